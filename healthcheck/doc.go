@@ -1,0 +1,3 @@
+// Package healthcheck decides from repeated probes whether servers, ports and
+// applications are alive.
+package healthcheck
