@@ -1,0 +1,71 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+)
+
+// localError marks an error whose cause is this machine or its configuration.
+type localError struct{ err error }
+
+func (e localError) Error() string { return e.err.Error() }
+func (e localError) Unwrap() error { return e.err }
+
+// isLocal reports whether err, which a socket operation towards target returned, has
+// its cause on this machine.
+func isLocal(ctx context.Context, d Dialer, target netip.AddrPort, err error) bool {
+	if _, ok := errors.AsType[localError](err); ok {
+		return true
+	}
+	if addr, ok := errors.AsType[*net.AddrError](err); ok {
+		return addr != nil
+	}
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return errors.Is(err, os.ErrPermission)
+	}
+	switch local, route := classify(errno, target.Addr().Is4() || target.Addr().Is4In6()); {
+	case local:
+		return true
+	case route:
+		return !routed(ctx, d, target)
+	}
+	return false
+}
+
+// routed reports whether this machine has a route to target. "Network unreachable"
+// is what connect returns without a route, and what a distant router's ICMP message
+// is turned into; connecting a UDP socket looks up the route and sends nothing, so
+// it tells the two apart.
+func routed(ctx context.Context, d Dialer, target netip.AddrPort) bool {
+	c, err := dial(context.WithoutCancel(ctx), d, "udp", target)
+	if err == nil {
+		_ = c.Close()
+		return true
+	}
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return true // a Dialer that knows no UDP
+	}
+	_, route := classify(errno, target.Addr().Is4() || target.Addr().Is4In6())
+	return !route
+}
+
+// cause strips the layers package net puts around what a socket call returned: the
+// step and the target are named elsewhere.
+func cause(err error) error {
+	if _, ok := errors.AsType[localError](err); ok {
+		return err
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err
+	}
+	return err
+}
