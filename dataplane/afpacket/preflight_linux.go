@@ -1,0 +1,152 @@
+package afpacket
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Preflight checks that the kernel will neither answer nor forward what the balancer handles on these interfaces, and
+// that nothing hides or merges packets before a packet socket sees them. It returns all [Conflict]s it finds, joined.
+func Preflight(interfaces []string, vips []netip.Addr) error {
+	var faults []error
+	add := func(name, fix, format string, args ...any) {
+		faults = append(faults, &Conflict{Interface: name, What: fmt.Sprintf(format, args...), Fix: fix})
+	}
+	xdp, err := xdpAttached()
+	if err != nil {
+		return fmt.Errorf("afpacket: preflight: list links: %w", err)
+	}
+	for _, name := range interfaces {
+		if _, err := net.InterfaceByName(name); err != nil {
+			faults = append(faults, fmt.Errorf("afpacket: interface %q: %w", name, err))
+			continue
+		}
+		for _, family := range []string{"ipv4", "ipv6"} {
+			key := "net." + family + ".conf." + name + ".forwarding"
+			if on, err := sysctl(family, name, "forwarding"); err == nil && on {
+				add(name, "sysctl -w net/"+family+"/conf/"+name+"/forwarding=0", "the kernel forwards %s packets too (%s = 1)", strings.ToUpper(family[:2])+family[2:], key)
+			}
+		}
+		if xdp[name] {
+			add(name, "ip link set dev "+name+" xdp off", "an XDP program is attached and sees packets first")
+		}
+		if lro, err := hasLRO(name); err == nil && lro {
+			add(name, "ethtool -K "+name+" lro off", "large receive offload merges packets that cannot be split again")
+		}
+	}
+	for name, addrs := range localAddrs() {
+		for _, a := range addrs {
+			for _, vip := range vips {
+				if a == vip.Unmap() {
+					add(name, fmt.Sprintf("ip addr del %s dev %s", a, name), "VIP %s is an address of this host, whose kernel would answer for it", a)
+				}
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func sysctl(family, name, key string) (bool, error) {
+	b, err := os.ReadFile("/proc/sys/net/" + family + "/conf/" + name + "/" + key)
+	if err != nil {
+		return false, err
+	}
+	return strings.TrimSpace(string(b)) != "0", nil
+}
+
+func localAddrs() map[string][]netip.Addr {
+	all := map[string][]netip.Addr{}
+	ifis, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, ifi := range ifis {
+		addrs, err := ifi.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				all[ifi.Name] = append(all[ifi.Name], p.Addr().Unmap())
+			}
+		}
+	}
+	return all
+}
+
+// xdpAttached returns the names of the links that have an XDP program (rtnetlink(7), IFLA_XDP).
+func xdpAttached() (map[string]bool, error) {
+	const (
+		iflaXDPAttached = 2
+		nlaType         = 0x3fff // NLA_TYPE_MASK: without the flags for nesting and byte order
+	)
+	rib, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, err
+	}
+	msgs, err := syscall.ParseNetlinkMessage(rib)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for i := range msgs {
+		attrs, err := syscall.ParseNetlinkRouteAttr(&msgs[i])
+		if err != nil {
+			continue
+		}
+		var name string
+		var on bool
+		for _, a := range attrs {
+			switch a.Attr.Type & nlaType {
+			case unix.IFLA_IFNAME:
+				name = unix.ByteSliceToString(a.Value)
+			case unix.IFLA_XDP:
+				// Nested: length(2) type(2) value, padded to 4.
+				for b := a.Value; len(b) >= 5; {
+					n := int(*(*uint16)(unsafe.Pointer(&b[0])))
+					if n < 4 || n > len(b) {
+						break
+					}
+					if *(*uint16)(unsafe.Pointer(&b[2]))&nlaType == iflaXDPAttached && n > 4 {
+						on = b[4] != 0
+					}
+					b = b[min(len(b), (n+3)&^3):]
+				}
+			}
+		}
+		if on {
+			found[name] = true
+		}
+	}
+	return found, nil
+}
+
+// hasLRO asks the driver (ethtool's ETHTOOL_GFLAGS).
+func hasLRO(name string) (bool, error) {
+	const flagLRO = 1 << 15
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	value := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_GFLAGS}
+	var req struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}
+	copy(req.name[:unix.IFNAMSIZ-1], name)
+	req.data = unsafe.Pointer(&value)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); errno != 0 {
+		return false, errno
+	}
+	return value.data&flagLRO != 0, nil
+}
