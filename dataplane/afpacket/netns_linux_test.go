@@ -1,6 +1,7 @@
 package afpacket
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -178,9 +179,16 @@ func TestVLANTagIsPutBack(t *testing.T) {
 		{0x88, 0xa8, 0, 20, 0x81, 0, 0, 10},
 	} {
 		want := l.frame(tags...)
-		l.sendFrame(t, want)
-		f := l.next(t, "tagged frame", func(f []byte) bool { p, _, _ := etherHeader(f); return p == 0x88b5 })
-		require.Equal(t, want, f[testOffset:])
+		// What is sent before the kernel has noticed the cable is lost, so send again until it comes.
+		require.Eventually(t, func() bool {
+			l.sendFrame(t, want)
+			select {
+			case f := <-l.frames:
+				return bytes.Equal(want, f[testOffset:])
+			case <-time.After(100 * time.Millisecond):
+				return false
+			}
+		}, 5*time.Second, time.Millisecond)
 	}
 }
 
@@ -193,8 +201,7 @@ func TestOtherHostsFramesAreIgnored(t *testing.T) {
 		l.sendFrame(t, f)
 	}
 	before := l.dev.Stats().OtherHost
-	send(1)
-	require.Eventually(t, func() bool { return l.dev.Stats().OtherHost > before }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { send(1); return l.dev.Stats().OtherHost > before }, 5*time.Second, 10*time.Millisecond)
 	send(0)
 	f := l.next(t, "own frame", func(f []byte) bool { p, _, _ := etherHeader(f); return p == 0x88b5 })
 	require.Zero(t, f[testOffset+14], "the frame for another MAC came through")
