@@ -65,9 +65,9 @@ func Passed(note string) Result { return Result{Verdict: Pass, Note: note} }
 // Assumed is the result of a probe to which silence counts as life.
 func Assumed(note string) Result { return Result{Verdict: AssumedAlive, Note: note} }
 
-// Failed is the result of a probe of target that failed at step op because of
+// Failure is the result of a probe of target that failed at step op because of
 // err.
-func Failed(op string, target netip.AddrPort, err error) Result {
+func Failure(op string, target netip.AddrPort, err error) Result {
 	return Result{Verdict: Fail, Err: &ProbeError{Op: op, Target: target, Err: err}}
 }
 

@@ -1,0 +1,107 @@
+package healthcheck
+
+import (
+	"errors"
+	"log/slog"
+)
+
+// event is something to tell the user.
+type event struct {
+	tr       Transition
+	result   Result
+	isResult bool // else a transition
+}
+
+// record takes in a result. Only those of the active check, and failures, count.
+func (m *Monitor) record(t *target, now int64, r Result, counts bool) {
+	if r.Verdict > Fail {
+		r = Result{Err: errors.New("healthcheck: prober returned " + r.Verdict.String())}
+	}
+	if r.Verdict == Fail && r.Err == nil {
+		r.Err = errors.New("healthcheck: prober gave no reason")
+	}
+	first := !t.settled
+	if first {
+		t.settled = true
+		m.unsettled--
+	}
+	if r.Verdict == Inconclusive && (first || errText(t.last.Err) != errText(r.Err)) {
+		m.cfg.Logger.Warn("check inconclusive", slog.String("check", t.check.ID), slog.Any("target", t.check.Target), slog.Any("err", r.Err))
+	}
+	t.probes++
+	switch {
+	case r.Verdict == Fail:
+		t.failures++
+	case r.Verdict.OK():
+		t.latency = int64(r.Latency)
+	}
+	t.last = r
+	if m.cfg.History > 0 {
+		text := r.Note
+		if r.Err != nil {
+			text = r.Err.Error()
+		}
+		t.history.add(record{now, int64(r.Latency), text, r.Verdict}, m.cfg.History)
+	}
+	ev := NoEvent
+	if counts {
+		ev = t.damper.add(now, r.Verdict, r.Final, t.state, t.check.limits(false))
+	}
+	from, to := t.state, NextPort(t.state, ev)
+	if from != to {
+		t.state, t.since = to, now
+		if to.Usable() && from == Failed {
+			t.upFrom = now
+		}
+	}
+	if m.cfg.OnResult != nil {
+		m.events = append(m.events, event{Transition{t.check, from, to, m.status(t)}, r, true})
+	}
+	if from == to {
+		return
+	}
+	m.cfg.Logger.Info("check changed", slog.String("check", t.check.ID), slog.Any("target", t.check.Target),
+		slog.Any("from", from), slog.Any("to", to), slog.Any("err", r.Err))
+	if m.cfg.OnTransition != nil {
+		m.events = append(m.events, event{Transition{t.check, from, to, m.status(t)}, r, false})
+	}
+}
+
+// deliver calls the user for every event there is. One goroutine does so at a
+// time, with no lock held; what others add meanwhile it delivers too.
+func (m *Monitor) deliver() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.delivering {
+		return
+	}
+	m.delivering = true
+	defer func() { m.delivering = false }()
+	for len(m.events) > 0 {
+		batch := m.events
+		m.events, m.spare = m.spare, nil
+		m.room.Broadcast()
+		m.mu.Unlock()
+		for i := range batch {
+			e := &batch[i]
+			if e.isResult {
+				m.cfg.OnResult(e.tr.Check, e.result, e.tr.Status)
+			} else {
+				m.cfg.OnTransition(e.tr)
+			}
+		}
+		clear(batch)
+		m.mu.Lock()
+		m.spare = batch[:0]
+		if cap(batch) > maxEvents {
+			m.spare = nil
+		}
+	}
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

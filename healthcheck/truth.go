@@ -1,0 +1,57 @@
+package healthcheck
+
+// Truth is a value of three-valued logic. The zero Truth is [IsUnknown].
+type Truth uint8
+
+const (
+	IsUnknown Truth = iota
+	IsUp
+	IsDown
+)
+
+var truthNames = []string{"unknown", "up", "down"}
+
+// Not returns the negation of t; that of unknown is unknown.
+func (t Truth) Not() Truth {
+	switch t {
+	case IsUp:
+		return IsDown
+	case IsDown:
+		return IsUp
+	}
+	return IsUnknown
+}
+
+// And returns down if t or u is down, up if both are up, else unknown.
+func (t Truth) And(u Truth) Truth {
+	switch {
+	case t == IsDown || u == IsDown:
+		return IsDown
+	case t == IsUp && u == IsUp:
+		return IsUp
+	}
+	return IsUnknown
+}
+
+// Or returns up if t or u is up, down if both are down, else unknown.
+func (t Truth) Or(u Truth) Truth { return t.Not().And(u.Not()).Not() }
+
+// String returns the name of t.
+func (t Truth) String() string { return enumString(truthNames, "Truth", uint8(t)) }
+
+// AppendText implements [encoding.TextAppender].
+func (t Truth) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, truthNames, "Truth", uint8(t))
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (t Truth) MarshalText() ([]byte, error) { return t.AppendText(nil) }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (t *Truth) UnmarshalText(text []byte) error {
+	u, err := parseEnum(truthNames, "Truth", text)
+	if err == nil {
+		*t = Truth(u)
+	}
+	return err
+}
