@@ -86,7 +86,6 @@ func localAddrs() map[string][]netip.Addr {
 func xdpAttached() (map[string]bool, error) {
 	const (
 		iflaXDPAttached = 2
-		nlaType         = 0x3fff // NLA_TYPE_MASK: without the flags for nesting and byte order
 	)
 	rib, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {
