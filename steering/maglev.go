@@ -1,0 +1,258 @@
+package steering
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// DefaultTableSize is the default size of a Maglev table.
+const DefaultTableSize = 65537
+
+const maxTableSize = 1 << 24
+
+// FullPart is the part of its share a node has when nothing holds it back, see
+// [MaglevTable.With].
+const FullPart = 64
+
+// A Share is one entry of a table: who, and how much.
+type Share struct {
+	Name   string
+	Weight int
+}
+
+// A MaglevTable maps hashes to nodes so that every node gets its share to within one
+// slot and a change moves few (Eisenbud et al., NSDI 2016, section 3.4). It depends on
+// names, weights, size and seed, not on the order of the shares. It is immutable and
+// safe for concurrent use; use [NewMaglevTable].
+type MaglevTable struct {
+	live []int16 // what Lookup reads; base where all nodes are in full
+	base []int16
+	keys []uint64 // per share, of its name
+	seed uint64
+}
+
+// NewMaglevTable builds a table of size slots, a prime, for shares with distinct names.
+// Shares of weight 0 get no slot.
+func NewMaglevTable(size int, seed uint64, shares ...Share) (*MaglevTable, error) {
+	if size < 3 || size > maxTableSize || !isPrime(size) {
+		return nil, &FieldError{"size", size, fmt.Sprintf("a prime from 3 to %d", maxTableSize)}
+	}
+	if err := validateShares(shares, MaxWeight); err != nil {
+		return nil, err
+	}
+	names := make([]string, len(shares))
+	weights := make([]uint64, len(shares))
+	for i, s := range shares {
+		names[i], weights[i] = s.Name, uint64(s.Weight)
+	}
+	return newMaglevTable(size, seed, names, weights), nil
+}
+
+func newMaglevTable(size int, seed uint64, names []string, weights []uint64) *MaglevTable {
+	t := &MaglevTable{keys: make([]uint64, len(names)), seed: seed}
+	for i, name := range names {
+		t.keys[i] = hashString(name, seed)
+	}
+	order := make([]int, 0, len(names))
+	for i := range names {
+		if weights[i] > 0 {
+			order = append(order, i)
+		}
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(names[a], names[b]) })
+	fills := make([]filler, len(order))
+	sorted := make([]uint64, len(order))
+	for j, i := range order {
+		h := t.keys[i]
+		fills[j] = filler{
+			index: int16(i),
+			pos:   uint32(reduce(mix(h^k1), uint64(size))),
+			skip:  uint32(reduce(mix(h^k2), uint64(size-1))) + 1,
+		}
+		sorted[j] = weights[i]
+	}
+	t.base = fill(size, fills, sorted)
+	t.live = t.base
+	return t
+}
+
+// Lookup returns the index of the share that hash belongs to, or -1 when none has any
+// part. Any hash will do, a counter too.
+func (t *MaglevTable) Lookup(hash uint64) int {
+	return int(t.live[reduce(hash*k0, uint64(len(t.live)))])
+}
+
+// With returns the table with every node at a part of its share: parts[i] of FullPart,
+// 0 being down. Only slots of nodes below their full part move, each to a node drawn
+// through the full table; so the result does not depend on what was down before, and
+// full parts restore the full table exactly. Parts above FullPart count as FullPart;
+// parts left out are full.
+func (t *MaglevTable) With(parts ...uint8) *MaglevTable {
+	all := make([]uint8, len(t.keys))
+	whole := true
+	for i := range all {
+		all[i] = FullPart
+		if i < len(parts) && parts[i] < FullPart {
+			all[i], whole = parts[i], false
+		}
+	}
+	n := *t
+	n.live = t.base
+	if !whole {
+		n.live = overlay(t.base, t.keys, all, t.seed)
+	}
+	return &n
+}
+
+// Slots returns the node of each slot, a copy.
+func (t *MaglevTable) Slots() []int16 { return slices.Clone(t.live) }
+
+// A filler walks the slots in the order of one node's permutation.
+type filler struct {
+	pos, skip uint32
+	index     int16
+}
+
+// fill populates a table: nodes take turns, as often as their weight against the
+// largest says, and each takes the next free slot of its permutation until it has its
+// quota. With equal weights this is the Maglev algorithm.
+func fill(size int, fills []filler, weights []uint64) []int16 {
+	table := make([]int16, size)
+	if len(fills) == 0 {
+		for i := range table {
+			table[i] = -1
+		}
+		return table
+	}
+	type turn struct {
+		pos, skip    uint32
+		quota        int32
+		index        int16
+		weight, next uint64
+	}
+	quotas := largestRemainder(weights, size)
+	largest := slices.Max(weights)
+	turns := make([]turn, 0, len(fills))
+	for j, f := range fills {
+		if quotas[j] > 0 {
+			turns = append(turns, turn{pos: f.pos, skip: f.skip, quota: int32(quotas[j]), index: f.index, weight: weights[j]})
+		}
+	}
+	// Looking for a free slot is random access: a bitmap keeps it in the first cache.
+	taken := make([]uint64, (size+63)/64)
+	m := uint32(size)
+	for round := uint64(1); len(turns) > 0; round++ {
+		done := false
+		for j := range turns {
+			t := &turns[j]
+			if round*t.weight < t.next {
+				continue
+			}
+			t.next += largest
+			p := t.pos
+			for taken[p>>6]>>(p&63)&1 != 0 {
+				p += t.skip
+				if p >= m {
+					p -= m
+				}
+			}
+			taken[p>>6] |= 1 << (p & 63)
+			table[p] = t.index
+			p += t.skip
+			if p >= m {
+				p -= m
+			}
+			t.pos = p
+			if t.quota--; t.quota == 0 {
+				done = true
+			}
+		}
+		if done {
+			turns = slices.DeleteFunc(turns, func(t turn) bool { return t.quota == 0 })
+		}
+	}
+	return table
+}
+
+// maxDraws bounds the draws for one slot; when all meet nodes that are down, the slot
+// goes by highest score among the living ones. Both ways move only slots of the node
+// that changed.
+const maxDraws = 256
+
+func overlay(base []int16, keys []uint64, parts []uint8, seed uint64) []int16 {
+	live := slices.Clone(base)
+	keep := func(s uint64, i int16) bool {
+		part := parts[i]
+		return part == FullPart || part > 0 && uint8(fold(s^keys[i], k3)>>58) < part
+	}
+	var alive []int16
+	for i, part := range parts {
+		if part > 0 {
+			alive = append(alive, int16(i))
+		}
+	}
+	if len(alive) == 0 {
+		for s := range live {
+			live[s] = -1
+		}
+		return live
+	}
+	m := uint64(len(base))
+	for s, i := range base {
+		if parts[i] == FullPart || keep(uint64(s), i) {
+			continue
+		}
+		x := mix(uint64(s) ^ seed*k1)
+		found := int16(-1)
+		for range maxDraws {
+			x = x*6364136223846793005 + 1442695040888963407
+			d := reduce(x, m)
+			if j := base[d]; keep(d, j) {
+				found = j
+				break
+			}
+		}
+		if found < 0 {
+			found = highest(alive, keys, uint64(s))
+		}
+		live[s] = found
+	}
+	return live
+}
+
+func highest(nodes []int16, keys []uint64, key uint64) int16 {
+	best, score := nodes[0], uint64(0)
+	for _, i := range nodes {
+		if x := fold(key^k0, keys[i]|1); x >= score {
+			best, score = i, x
+		}
+	}
+	return best
+}
+
+func isPrime(n int) bool {
+	for d := 2; d*d <= n; d++ {
+		if n%d == 0 {
+			return false
+		}
+	}
+	return n >= 2
+}
+
+func validateShares(shares []Share, most int) error {
+	if len(shares) > MaxNodes {
+		return &FieldError{"shares", len(shares), fmt.Sprintf("at most %d", MaxNodes)}
+	}
+	seen := make(map[string]bool, len(shares))
+	for i, s := range shares {
+		if s.Weight < 0 || s.Weight > most {
+			return &FieldError{fmt.Sprintf("Share[%d] %q.Weight", i, s.Name), s.Weight, fmt.Sprintf("0 to %d", most)}
+		}
+		if seen[s.Name] {
+			return &FieldError{fmt.Sprintf("Share[%d].Name", i), s.Name, "a name of its own"}
+		}
+		seen[s.Name] = true
+	}
+	return nil
+}
