@@ -175,7 +175,7 @@ func TestCaptures(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(testenv.Shared(t), "*", "*.pcap"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	packets := 0
+	packets, damaged := 0, 0
 	for _, name := range files {
 		f, err := os.Open(name)
 		require.NoError(t, err)
@@ -189,13 +189,15 @@ func TestCaptures(t *testing.T) {
 		for err == nil {
 			_, err = d.Read(bufs, sizes, dataplane.Headroom)
 		}
-		if !errors.Is(err, io.EOF) {
-			require.ErrorContainsf(t, err, "snap length", "%s", name) // some were damaged on purpose
+		if !errors.Is(err, io.EOF) { // some captures are damaged, a few on purpose
+			require.ErrorContains(t, err, "pcapdev: read: packet ", name)
+			damaged++
 		}
 		packets += int(d.Stats().Read)
 		f.Close()
 	}
-	t.Logf("%d packets in %d captures", packets, len(files))
+	t.Logf("%d packets in %d captures, %d of them damaged", packets, len(files), damaged)
+	require.Less(t, damaged, len(files)/20)
 	require.Greater(t, packets, 10000)
 }
 
