@@ -1,0 +1,118 @@
+package healthcheck
+
+// Method is a way to check a port. Package probe has a prober for each. The zero
+// Method, [NoMethod], checks nothing.
+type Method uint8
+
+const (
+	NoMethod Method = iota
+	ICMP
+	TCP
+	UDP
+	FTP
+	SMTP
+	NNTP
+	POP3
+	IMAP4
+	TELNET
+	HTTP
+	SSL         // ClientHello answered by anything in TLS
+	SSLComplete // full handshake, then HTTP inside
+	LDAP
+	RTSP
+	MMS
+	PNM
+	DNS
+	RADIUS
+	TFTP
+	GRPC
+	Redis
+	MySQL
+	PostgreSQL
+	Script
+	Command
+	Agent
+
+	numMethods = int(Agent) + 1
+)
+
+var methodNames = []string{
+	"none", "icmp", "tcp", "udp", "ftp", "smtp", "nntp", "pop3", "imap4", "telnet", "http", "ssl", "ssl-complete",
+	"ldap", "rtsp", "mms", "pnm", "dns", "radius", "tftp", "grpc", "redis", "mysql", "postgresql", "script", "command", "agent",
+}
+
+// Layer returns 3, 4 or 7; 0 for NoMethod.
+func (m Method) Layer() int {
+	switch {
+	case m == NoMethod || int(m) >= numMethods:
+		return 0
+	case m == ICMP:
+		return 3
+	case m == TCP || m == UDP:
+		return 4
+	}
+	return 7
+}
+
+// Transport returns what the method runs over; AnyTransport if it does not care.
+func (m Method) Transport() Transport {
+	switch m {
+	case NoMethod, ICMP, Command:
+		return AnyTransport
+	case UDP, DNS, RADIUS, TFTP:
+		return OverUDP
+	}
+	return OverTCP
+}
+
+// String returns the name of m.
+func (m Method) String() string { return enumString(methodNames, "Method", uint8(m)) }
+
+// AppendText implements [encoding.TextAppender].
+func (m Method) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, methodNames, "Method", uint8(m))
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (m Method) MarshalText() ([]byte, error) { return m.AppendText(nil) }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (m *Method) UnmarshalText(text []byte) error {
+	u, err := parseEnum(methodNames, "Method", text)
+	if err == nil {
+		*m = Method(u)
+	}
+	return err
+}
+
+// Transport is TCP or UDP. The zero Transport is [AnyTransport].
+type Transport uint8
+
+const (
+	// AnyTransport: not declared.
+	AnyTransport Transport = iota
+	OverTCP
+	OverUDP
+)
+
+var transportNames = []string{"any", "tcp", "udp"}
+
+// String returns the name of t.
+func (t Transport) String() string { return enumString(transportNames, "Transport", uint8(t)) }
+
+// AppendText implements [encoding.TextAppender].
+func (t Transport) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, transportNames, "Transport", uint8(t))
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (t Transport) MarshalText() ([]byte, error) { return t.AppendText(nil) }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (t *Transport) UnmarshalText(text []byte) error {
+	u, err := parseEnum(transportNames, "Transport", text)
+	if err == nil {
+		*t = Transport(u)
+	}
+	return err
+}
