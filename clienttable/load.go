@@ -1,0 +1,140 @@
+package clienttable
+
+import (
+	"math/bits"
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// Load returns the value of k, and restarts its idle time unless it is fixed.
+func (t *Table[K, V]) Load(k K) (v V, ok bool) { return t.LoadAt(time.Now(), k) }
+
+// LoadAt is [Table.Load] at a time.
+func (t *Table[K, V]) LoadAt(now time.Time, k K) (v V, ok bool) {
+	v, ok = t.load(t.hashOf(&k), &k, t.tick(now), true)
+	if t.count {
+		t.countLookup(t.hashOf(&k), ok)
+	}
+	return
+}
+
+// Peek returns the value of k and leaves its idle time alone.
+func (t *Table[K, V]) Peek(k K) (v V, ok bool) { return t.PeekAt(time.Now(), k) }
+
+// PeekAt is [Table.Peek] at a time.
+func (t *Table[K, V]) PeekAt(now time.Time, k K) (v V, ok bool) {
+	return t.load(t.hashOf(&k), &k, t.tick(now), false)
+}
+
+func (t *Table[K, V]) countLookup(h uint64, ok bool) {
+	no, _, _ := t.home(h)
+	if ok {
+		t.shards[no].hits.Add(1)
+	} else {
+		t.shards[no].misses.Add(1)
+	}
+}
+
+// load looks k up, whose hash is h, without a lock.
+func (t *Table[K, V]) load(h uint64, k *K, now int64, touch bool) (v V, ok bool) {
+	no, home, tag := t.home(h)
+	s := &t.shards[no]
+	base := s.first / groupSlots
+again:
+	moves := s.moves.Load()
+	g := home
+	for round := 0; ; round++ {
+		p := t.tagPtr(base + g)
+		for half := uint32(0); half < 2; half++ {
+			w := atomic.LoadUint64((*uint64)(unsafe.Add(p, half*8)))
+			for m := lanes(w, tag); m != 0; m &= m - 1 {
+				slot := (base+g)*groupSlots + half*4 + uint32(bits.TrailingZeros64(m))>>4
+				v, got := t.hit(slot, k, now, touch)
+				switch got {
+				case hitYes:
+					runtime.KeepAlive(t)
+					return v, true
+				case hitNo:
+					continue
+				case hitGone:
+					runtime.KeepAlive(t)
+					return *new(V), false
+				}
+				if t.tagAt(slot) == tag {
+					pause(slot, t)
+				}
+				goto again
+			}
+		}
+		if round == 0 {
+			if g = t.other(home, tag); g != home {
+				continue
+			}
+		}
+		if round <= 1 && s.stash.Load() != 0 {
+			round, g = 1, t.groups
+			continue
+		}
+		break
+	}
+	if s.moves.Load() != moves {
+		goto again
+	}
+	runtime.KeepAlive(t)
+	return v, false
+}
+
+// pause waits for a writer that is at work on a slot.
+func pause[K comparable, V any](slot uint32, t *Table[K, V]) {
+	for range 64 {
+		if atomic.LoadUint64(t.metaOf(slot))&metaLive != 0 {
+			return
+		}
+	}
+	runtime.Gosched()
+}
+
+type hitResult uint8
+
+const (
+	hitNo    hitResult = iota // another key
+	hitYes                    // found
+	hitGone                   // found, but expired or its owner is gone
+	hitRetry                  // changed while it was read
+)
+
+// hit reads a slot whose tag fits.
+func (t *Table[K, V]) hit(slot uint32, k *K, now int64, touch bool) (v V, r hitResult) {
+	meta := t.metaOf(slot)
+	m := atomic.LoadUint64(meta)
+	if !t.sameKey(slot, k) {
+		return v, hitNo
+	}
+	if m&metaLive == 0 {
+		return v, hitRetry
+	}
+	v = t.value(slot)
+	if metaGone(m, now) {
+		r = hitGone
+	} else if gone := t.gone.Load(); gone != nil && gone.has(t.cfg.Owner(v), t.birth(slot)) {
+		r = hitGone
+	} else {
+		r = hitYes
+		if touch && m&metaFixed == 0 {
+			exp := uint64(now+t.ttls.ms[m>>metaTTLAt&0xff]) << metaExpAt
+			if int64(exp-m&metaExp) > 0 {
+				if atomic.CompareAndSwapUint64(meta, m, exp|m&^metaExp) {
+					return v, hitYes
+				}
+				return v, hitRetry
+			}
+		}
+	}
+	// Another look-up may have restarted the idle time meanwhile, that is all right.
+	if now := atomic.LoadUint64(meta); now == m || (now^m)&^metaExp == 0 && r == hitYes {
+		return v, r
+	}
+	return v, hitRetry
+}

@@ -1,0 +1,114 @@
+package clienttable
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Every entry remembers the epoch of the owners in which it was stored. To
+// invalidate an owner is to begin an epoch and to note it under the owner: older
+// entries of that owner are gone. When a whole pass of the sweep has removed them,
+// the note is dropped, so that no memory grows with the number of owners there have
+// ever been.
+type owners struct {
+	epoch   atomic.Uint64
+	mu      sync.Mutex
+	pending []invalidation
+}
+
+type invalidation struct {
+	owner uint32
+	epoch uint64
+}
+
+// Invalidate makes all entries of an owner invisible at once, in constant time,
+// and without a look at the entries. They are reported as [NodeGone] when a later
+// store or sweep removes them; until then they count against MaxEntries. Entries
+// stored later for the same owner are valid. Owner 0 is nobody, and without
+// Config.Owner nothing has an owner: then Invalidate does nothing.
+//
+// It needs 16 bytes for each owner, and 16 KiB for each 2048 consecutive owner
+// numbers among them, until the sweep has been through the table.
+func (t *Table[K, V]) Invalidate(owner uint32) {
+	if owner == 0 || t.cfg.Owner == nil {
+		return
+	}
+	o := &t.owners
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	gone := t.gone.Load()
+	if gone == nil {
+		gone = new(goneSet)
+		t.gone.Store(gone)
+	}
+	// The note comes before the epoch: an entry born in the new epoch was stored
+	// by somebody who could see the note.
+	e := o.epoch.Load() + 1
+	gone.set(owner, e)
+	o.epoch.Store(e)
+	o.pending = append(o.pending, invalidation{owner, e})
+}
+
+// forget drops the notes up to an epoch.
+func (o *owners) forget(in *atomic.Pointer[goneSet], epoch uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	gone := in.Load()
+	n := 0
+	for _, p := range o.pending {
+		if p.epoch > epoch {
+			o.pending[n] = p
+			n++
+			continue
+		}
+		gone.unset(p.owner, p.epoch)
+	}
+	o.pending = o.pending[:n]
+	if n == 0 {
+		o.pending = nil
+		in.Store(nil)
+	}
+}
+
+// goneSet maps owners to the epoch before which their entries are gone: a radix
+// tree, as owner numbers lie close together.
+type goneSet [1 << 10]atomic.Pointer[goneMid]
+
+type (
+	goneMid  [1 << 11]atomic.Pointer[goneLeaf]
+	goneLeaf [1 << 11]atomic.Uint64
+)
+
+// has reports whether an entry of owner, born in an epoch, is gone.
+func (g *goneSet) has(owner uint32, birth uint64) bool {
+	mid := g[owner>>22].Load()
+	if mid == nil {
+		return false
+	}
+	leaf := mid[owner>>11&(1<<11-1)].Load()
+	return leaf != nil && birth < leaf[owner&(1<<11-1)].Load()
+}
+
+// set is called with the owners' lock held.
+func (g *goneSet) set(owner uint32, epoch uint64) {
+	mid := g[owner>>22].Load()
+	if mid == nil {
+		mid = new(goneMid)
+		g[owner>>22].Store(mid)
+	}
+	leaf := mid[owner>>11&(1<<11-1)].Load()
+	if leaf == nil {
+		leaf = new(goneLeaf)
+		mid[owner>>11&(1<<11-1)].Store(leaf)
+	}
+	leaf[owner&(1<<11-1)].Store(epoch)
+}
+
+// unset drops a note, unless a later one has taken its place.
+func (g *goneSet) unset(owner uint32, epoch uint64) {
+	if mid := g[owner>>22].Load(); mid != nil {
+		if leaf := mid[owner>>11&(1<<11-1)].Load(); leaf != nil {
+			leaf[owner&(1<<11-1)].CompareAndSwap(epoch, 0)
+		}
+	}
+}

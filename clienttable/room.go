@@ -1,0 +1,136 @@
+package clienttable
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+// searchMax bounds the search for a chain of moves: that many groups are looked
+// at, of which only the tags are read.
+const searchMax = 256
+
+// step is a group in the search: the entry in lane of the group of step from could
+// move here.
+type step struct {
+	group uint32
+	from  int16
+	lane  uint8
+}
+
+// room returns a free slot for a key of a home group and tag. Entries are moved to
+// their other groups where both groups of the key are full, and as a last resort
+// the stash is used. The shard is locked.
+func (t *Table[K, V]) room(s *shard[K, V], home uint32, tag uint16, now int64) (slot uint32, ok bool) {
+	base := s.first / groupSlots
+	if slot, ok = t.freeIn(base + home); ok {
+		return
+	}
+	second := t.other(home, tag)
+	if slot, ok = t.freeIn(base + second); ok {
+		return
+	}
+	if slot, ok = t.makeRoom(s, home, second, now); ok {
+		return
+	}
+	return t.freeIn(base + t.groups)
+}
+
+// freeIn returns a free slot of a group.
+func (t *Table[K, V]) freeIn(group uint32) (slot uint32, ok bool) {
+	p := t.tagPtr(group)
+	if m := lanes(atomic.LoadUint64((*uint64)(p)), 0); m != 0 {
+		return group*groupSlots + uint32(bits.TrailingZeros64(m))>>4, true
+	}
+	if m := lanes(atomic.LoadUint64((*uint64)(unsafe.Add(p, 8))), 0); m != 0 {
+		return group*groupSlots + 4 + uint32(bits.TrailingZeros64(m))>>4, true
+	}
+	return 0, false
+}
+
+// makeRoom looks breadth first for the shortest chain of moves that frees a slot
+// in one of two full groups, and makes it, last move first.
+func (t *Table[K, V]) makeRoom(s *shard[K, V], first, second uint32, now int64) (slot uint32, ok bool) {
+	var steps [searchMax]step
+	steps[0], steps[1] = step{first, -1, 0}, step{second, -1, 0}
+	base := s.first / groupSlots
+	n := 2
+	for i := 0; i < n; i++ {
+		g := steps[i].group
+		for lane := uint32(0); lane < groupSlots; lane++ {
+			from := (base+g)*groupSlots + lane
+			o := t.other(g, t.tagAt(from))
+			if onPath(&steps, i, o) {
+				continue
+			}
+			if free, ok := t.freeIn(base + o); ok {
+				for {
+					t.move(s, from, free, now)
+					free = from
+					at := steps[i]
+					if at.from < 0 {
+						return free, true
+					}
+					i = int(at.from)
+					from = (base+steps[i].group)*groupSlots + uint32(at.lane)
+				}
+			}
+			if n < searchMax {
+				steps[n] = step{o, int16(i), uint8(lane)}
+				n++
+			}
+		}
+	}
+	return 0, false
+}
+
+// onPath reports whether group g is on the way to step i: a chain that used a
+// group twice could move one slot twice.
+func onPath(steps *[searchMax]step, i int, g uint32) bool {
+	for ; i >= 0; i = int(steps[i].from) {
+		if steps[i].group == g {
+			return true
+		}
+	}
+	return false
+}
+
+// move moves the entry in one slot to a free one of its other group, or removes it
+// if it is not alive any more. Afterwards the first slot is free. The shard is
+// locked.
+func (t *Table[K, V]) move(s *shard[K, V], from, to uint32, now int64) {
+	k, v := t.key(from), t.value(from)
+	if why := t.state(from, now, &v); why != 0 {
+		if t.cfg.OnRemove != nil {
+			s.limbo = append(s.limbo, removed[K, V]{k, v, why})
+		}
+		t.vacate(s, from, why)
+		t.entries.Add(-1)
+		return
+	}
+	// From here on no look-up restarts the idle time in the old slot; they wait.
+	meta := t.metaOf(from)
+	m := atomic.LoadUint64(meta)
+	for !atomic.CompareAndSwapUint64(meta, m, m&^metaLive) {
+		m = atomic.LoadUint64(meta)
+	}
+	tag := t.tagAt(from)
+	t.write(to, m&^(metaVersion|metaLive), &k, &v, t.birth(from))
+	t.setTag(to, tag)
+	s.moves.Add(1)
+	t.setTag(from, 0)
+	if !t.packed {
+		t.pairs[from].Store(nil)
+	}
+	c := metaClassOf(m)
+	t.mark(s, from, c, Established)
+	t.mark(s, to, Established, c)
+	exp := now + metaLeft(m, now)
+	if c == Static {
+		exp = never
+	}
+	t.expect(s, to, exp)
+	for _, w := range s.walkers {
+		w.moved(k, (from-s.first)/segSlots, (to-s.first)/segSlots)
+	}
+}

@@ -1,0 +1,309 @@
+package clienttable
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// Store sets the value of k, with the table's TTL. A value that was there is
+// reported as [Replaced]. The error is [ErrFull] or [ErrClosed].
+func (t *Table[K, V]) Store(k K, v V) error { return t.StoreLife(time.Now(), k, v, Life{}) }
+
+// StoreAt is [Table.Store] at a time.
+func (t *Table[K, V]) StoreAt(now time.Time, k K, v V) error { return t.StoreLife(now, k, v, Life{}) }
+
+// StoreLife is [Table.Store] at a time and with a life.
+func (t *Table[K, V]) StoreLife(now time.Time, k K, v V, l Life) error {
+	_, _, err := t.put(t.tick(now), &k, &v, l, true)
+	return err
+}
+
+// LoadOrStore returns the value of k if there is one, as [Table.Load] does, and
+// else stores v. loaded is true if the value was there. The error, [ErrFull] or
+// [ErrClosed], says that v was not stored; actual is v then.
+func (t *Table[K, V]) LoadOrStore(k K, v V) (actual V, loaded bool, err error) {
+	return t.LoadOrStoreLife(time.Now(), k, v, Life{})
+}
+
+// LoadOrStoreAt is [Table.LoadOrStore] at a time.
+func (t *Table[K, V]) LoadOrStoreAt(now time.Time, k K, v V) (actual V, loaded bool, err error) {
+	return t.LoadOrStoreLife(now, k, v, Life{})
+}
+
+// LoadOrStoreLife is [Table.LoadOrStore] at a time and with a life for an entry
+// that is stored.
+func (t *Table[K, V]) LoadOrStoreLife(now time.Time, k K, v V, l Life) (actual V, loaded bool, err error) {
+	return t.put(t.tick(now), &k, &v, l, false)
+}
+
+// meta returns the meta of an entry stored now, without version, and its expiry in
+// full. ok is false if it would be gone at once.
+func (t *Table[K, V]) meta(now int64, l Life) (m uint64, exp int64, ok bool) {
+	no := t.ttlNo
+	if l.TTL > 0 {
+		no = t.ttls.number(milliseconds(l.TTL))
+	}
+	exp = now + t.ttls.ms[no]
+	m = uint64(exp)<<metaExpAt | uint64(no)<<metaTTLAt | uint64(l.Class&Static)<<metaClassAt
+	if l.Fixed {
+		m |= metaFixed
+	}
+	if l.Class == Static {
+		exp = never
+	}
+	return m, exp, l.TTL >= 0 || l.Class == Static
+}
+
+// put is Store (replace) and LoadOrStore.
+func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V, loaded bool, err error) {
+	h := t.hashOf(k)
+	no, home, tag := t.home(h)
+	s := &t.shards[no]
+	m, exp, ok := t.meta(now, l)
+	if !ok { // negative TTL: nothing that was there survives, nothing is stored
+		if replace {
+			t.take(now, k, Replaced)
+			return *v, false, nil
+		}
+		actual, loaded = t.load(h, k, now, true)
+		if !loaded {
+			actual = *v
+		}
+		return actual, loaded, nil
+	}
+	reserved := false
+	for {
+		s.mu.Lock()
+		if s.closed {
+			t.unlock(s)
+			if reserved {
+				t.entries.Add(-1)
+			}
+			return *v, false, ErrClosed
+		}
+		if slot, found := t.find(s, home, tag, k); found {
+			actual, loaded = t.putOver(s, slot, now, k, v, m, exp, replace)
+			if reserved {
+				t.entries.Add(-1)
+			}
+			return actual, loaded, nil
+		}
+		if reserved || t.reserve() {
+			if slot, found := t.room(s, home, tag, now); found {
+				t.occupy(s, slot, tag, k, v, m, exp)
+				t.unlock(s)
+				t.warnFill(now)
+				return *v, false, nil
+			}
+			// No room near the key's groups although the table has some: with the
+			// load the table is built for this does not happen by chance.
+			t.entries.Add(-1)
+			t.unlock(s)
+			break
+		}
+		t.unlock(s)
+		if reserved = t.evict(now); !reserved {
+			break
+		}
+	}
+	t.refused.Add(1)
+	t.warnFill(now)
+	return *v, false, ErrFull
+}
+
+// reserve counts an entry in, unless the table is full.
+func (t *Table[K, V]) reserve() bool {
+	if t.entries.Add(1) <= int64(t.cfg.MaxEntries) {
+		return true
+	}
+	t.entries.Add(-1)
+	return false
+}
+
+// putOver handles a key that is in the table; it unlocks the shard.
+func (t *Table[K, V]) putOver(s *shard[K, V], slot uint32, now int64, k *K, v *V, m uint64, exp int64, replace bool) (actual V, loaded bool) {
+	old := t.value(slot)
+	why := t.state(slot, now, &old)
+	if why == 0 {
+		if !replace {
+			t.touch(slot, now)
+			t.unlock(s)
+			return old, true
+		}
+		why = Replaced
+	}
+	birth := t.owners.epoch.Load()
+	was := atomic.LoadUint64(t.metaOf(slot))
+	t.rewrite(slot, m, k, v, birth)
+	t.mark(s, slot, metaClassOf(was), metaClassOf(m))
+	t.expect(s, slot, exp)
+	s.count(why)
+	s.n.stores++
+	s.log.store(k, v, m, exp)
+	t.unlock(s)
+	if t.cfg.OnRemove != nil {
+		t.cfg.OnRemove(*k, old, why)
+	}
+	return *v, false
+}
+
+// occupy puts a new entry into a free slot. The shard is locked.
+func (t *Table[K, V]) occupy(s *shard[K, V], slot uint32, tag uint16, k *K, v *V, m uint64, exp int64) {
+	t.write(slot, m, k, v, t.owners.epoch.Load())
+	t.setTag(slot, tag)
+	t.mark(s, slot, Established, metaClassOf(m))
+	t.expect(s, slot, exp)
+	s.used++
+	if (slot-s.first)/groupSlots == t.groups {
+		s.stash.Add(1)
+	}
+	s.n.stores++
+	s.log.store(k, v, m, exp)
+}
+
+// find returns the slot of k. The shard is locked.
+func (t *Table[K, V]) find(s *shard[K, V], home uint32, tag uint16, k *K) (slot uint32, ok bool) {
+	base := s.first / groupSlots
+	if slot, ok = t.findIn(base+home, tag, k); ok {
+		return
+	}
+	if slot, ok = t.findIn(base+t.other(home, tag), tag, k); ok {
+		return
+	}
+	if s.stash.Load() != 0 {
+		return t.findIn(base+t.groups, tag, k)
+	}
+	return 0, false
+}
+
+func (t *Table[K, V]) findIn(group uint32, tag uint16, k *K) (slot uint32, ok bool) {
+	p := t.tagPtr(group)
+	for half := uint32(0); half < 2; half++ {
+		w := atomic.LoadUint64((*uint64)(unsafe.Add(p, half*8)))
+		for m := lanes(w, tag); m != 0; m &= m - 1 {
+			slot = group*groupSlots + half*4 + uint32(bits.TrailingZeros64(m))>>4
+			if t.sameKey(slot, k) {
+				return slot, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// state returns 0 for an entry that is alive, else why it is not.
+func (t *Table[K, V]) state(slot uint32, now int64, v *V) Reason {
+	if metaGone(atomic.LoadUint64(t.metaOf(slot)), now) {
+		return Expired
+	}
+	if gone := t.gone.Load(); gone != nil && gone.has(t.cfg.Owner(*v), t.birth(slot)) {
+		return NodeGone
+	}
+	return 0
+}
+
+// touch restarts the idle time of an entry. The shard is locked.
+func (t *Table[K, V]) touch(slot uint32, now int64) {
+	meta := t.metaOf(slot)
+	for {
+		m := atomic.LoadUint64(meta)
+		exp := uint64(now+t.ttls.ms[m>>metaTTLAt&0xff]) << metaExpAt
+		if m&metaFixed != 0 || int64(exp-m&metaExp) <= 0 || atomic.CompareAndSwapUint64(meta, m, exp|m&^metaExp) {
+			return
+		}
+	}
+}
+
+// expect notes when an entry expires. The shard is locked.
+func (t *Table[K, V]) expect(s *shard[K, V], slot uint32, exp int64) {
+	seg := (slot - s.first) / segSlots
+	if exp < s.segMin[seg] {
+		s.segMin[seg] = exp
+		if exp < t.soonest[s.no].Load() {
+			t.soonest[s.no].Store(exp)
+		}
+	}
+}
+
+// mark notes a slot's change of class. The shard is locked.
+func (t *Table[K, V]) mark(s *shard[K, V], slot uint32, from, to Class) {
+	if from == to {
+		return
+	}
+	i := slot - s.first
+	if from == HalfOpen || from == Lingering {
+		s.marks[from-1][i/64] &^= 1 << (i % 64)
+		t.classes[from-1][s.no].Add(-1)
+	}
+	if to == HalfOpen || to == Lingering {
+		s.marks[to-1][i/64] |= 1 << (i % 64)
+		t.classes[to-1][s.no].Add(1)
+	}
+}
+
+// vacate removes the entry in a slot. The shard is locked. Look-ups that found the
+// slot a moment ago may still find the entry there.
+func (t *Table[K, V]) vacate(s *shard[K, V], slot uint32, why Reason) {
+	t.setTag(slot, 0)
+	t.mark(s, slot, metaClassOf(atomic.LoadUint64(t.metaOf(slot))), Established)
+	if (slot-s.first)/groupSlots == t.groups {
+		s.stash.Add(-1)
+	}
+	s.used--
+	s.count(why)
+	if s.log != nil {
+		k := t.key(slot)
+		s.log.remove(&k, why)
+	}
+	if !t.packed {
+		t.pairs[slot].Store(nil)
+	}
+}
+
+func (s *shard[K, V]) count(why Reason) {
+	switch why {
+	case Expired:
+		s.n.expired++
+	case Deleted:
+		s.n.deleted++
+	case Replaced:
+		s.n.replaced++
+	case Evicted:
+		s.n.evicted++
+	case NodeGone:
+		s.n.nodeGone++
+	}
+}
+
+// unlock unlocks a shard and reports the entries that had to leave meanwhile.
+func (t *Table[K, V]) unlock(s *shard[K, V]) {
+	if len(s.limbo) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	out := s.limbo
+	s.limbo = nil
+	s.mu.Unlock()
+	if t.cfg.OnRemove != nil {
+		for i := range out {
+			t.cfg.OnRemove(out[i].k, out[i].v, out[i].why)
+		}
+	}
+}
+
+// warnFill calls OnFill if it is due.
+func (t *Table[K, V]) warnFill(now int64) {
+	if t.cfg.OnFill == nil {
+		return
+	}
+	n := t.entries.Load()
+	if n*100 < int64(t.cfg.FillWarn)*int64(t.cfg.MaxEntries) {
+		return
+	}
+	last := t.warned.Load()
+	if now-last < time.Minute.Milliseconds() || !t.warned.CompareAndSwap(last, now) {
+		return
+	}
+	t.cfg.OnFill(int(min(n, int64(t.cfg.MaxEntries))), t.cfg.MaxEntries)
+}
