@@ -51,8 +51,8 @@ func (a *attempt) end() {
 	}
 }
 
-// pass notes when the verdict stood.
-func (a *attempt) pass() {
+// decide notes when the verdict stood.
+func (a *attempt) decide() {
 	if a.decided.IsZero() {
 		a.decided = time.Now()
 	}
@@ -60,7 +60,7 @@ func (a *attempt) pass() {
 
 // result turns what a probe ended with into its result.
 func (a *attempt) result(err error) healthcheck.Result {
-	a.pass()
+	a.decide()
 	res := healthcheck.Passed(a.note)
 	if err != nil {
 		res = a.failure(err)
@@ -80,14 +80,14 @@ func (a *attempt) failure(err error) healthcheck.Result {
 	if isLocal(a.ctx, a.dialer, a.target, err) {
 		return healthcheck.Undecided(op, a.target, cause(err))
 	}
-	if isTimeout(err) {
-		if _, ok := errors.AsType[*cutError](err); !ok {
-			err = &cutError{err: os.ErrDeadlineExceeded}
+	if _, ok := errors.AsType[*cutError](err); !ok {
+		if isTimeout(err) || isEOF(err) {
+			err = &cutError{err: err}
+		} else {
+			err = cause(err)
 		}
-	} else {
-		err = cause(err)
 	}
-	res := healthcheck.Failed(op, a.target, err)
+	res := healthcheck.Failure(op, a.target, err)
 	res.Final = a.final
 	return res
 }
@@ -101,6 +101,10 @@ func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }
 
+func isEOF(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
 // cutError says that a reply ended too early, and what had arrived.
 type cutError struct {
 	seen string
@@ -112,7 +116,7 @@ func (e *cutError) Error() string {
 	switch {
 	case isTimeout(e.err):
 		what = "timed out"
-	case errors.Is(e.err, io.EOF), errors.Is(e.err, io.ErrUnexpectedEOF):
+	case isEOF(e.err):
 	default:
 		what = cause(e.err).Error()
 	}

@@ -147,8 +147,11 @@ func (p HTTP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 	if err := p.Validate(); err != nil {
 		return invalid("http", target, err)
 	}
-	return overTCP(ctx, "http", p.Dialer, target, maxReply, p.talk)
+	return overTCP(ctx, "http", p.Dialer, target, p.limit(), p.talk)
 }
+
+// limit is how much of a reply is read.
+func (p HTTP) limit() int { return maxReply }
 
 func (p HTTP) talk(s *stream) error {
 	s.step = "request"

@@ -42,6 +42,9 @@ func isLocal(ctx context.Context, d Dialer, target netip.AddrPort, err error) bo
 // is turned into; connecting a UDP socket looks up the route and sends nothing, so
 // it tells the two apart.
 func routed(ctx context.Context, d Dialer, target netip.AddrPort) bool {
+	if t, ok := d.(TLSDialer); ok {
+		d = t.Dialer
+	}
 	c, err := dial(context.WithoutCancel(ctx), d, "udp", target)
 	if err == nil {
 		_ = c.Close()
@@ -58,14 +61,14 @@ func routed(ctx context.Context, d Dialer, target netip.AddrPort) bool {
 // cause strips the layers package net puts around what a socket call returned: the
 // step and the target are named elsewhere.
 func cause(err error) error {
-	if _, ok := errors.AsType[localError](err); ok {
-		return err
+	for {
+		switch e := err.(type) { //nolint:errorlint // only the outermost layers
+		case *net.OpError:
+			err = e.Err
+		case *os.SyscallError:
+			err = e.Err
+		default:
+			return err
+		}
 	}
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		return errno
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		return op.Err
-	}
-	return err
 }

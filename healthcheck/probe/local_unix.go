@@ -21,3 +21,13 @@ func classify(errno syscall.Errno, v4 bool) (local, route bool) {
 	}
 	return false, false
 }
+
+// icmpErrno reports whether errno is what an ICMP error becomes.
+func icmpErrno(errno syscall.Errno) bool {
+	switch errno {
+	case syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EPROTO,
+		syscall.ENOPROTOOPT, syscall.EACCES, syscall.EHOSTDOWN:
+		return true
+	}
+	return false
+}

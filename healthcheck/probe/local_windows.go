@@ -19,3 +19,13 @@ func classify(errno syscall.Errno, _ bool) (local, route bool) {
 	}
 	return false, false
 }
+
+// icmpErrno reports whether errno is what an ICMP error becomes. To a datagram socket
+// "port unreachable" is a reset.
+func icmpErrno(errno syscall.Errno) bool {
+	switch errno {
+	case windows.WSAECONNREFUSED, windows.WSAECONNRESET, windows.WSAEHOSTUNREACH, windows.WSAENETUNREACH:
+		return true
+	}
+	return false
+}

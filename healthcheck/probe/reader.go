@@ -108,3 +108,16 @@ func (r *reader) readSome() ([]byte, error) {
 
 // buffered returns, without waiting, how many bytes have arrived that nobody asked for.
 func (r *reader) buffered() int { return r.br.Buffered() }
+
+// Read makes a reader an [io.Reader] that ends with an error at its bound.
+func (r *reader) Read(b []byte) (int, error) {
+	if len(b) > r.left {
+		if r.left == 0 && len(b) > 0 {
+			return 0, r.take(1)
+		}
+		b = b[:r.left]
+	}
+	n, err := r.br.Read(b)
+	r.left -= n
+	return n, err
+}

@@ -19,33 +19,57 @@ const farewellWait = 200 * time.Millisecond
 type stream struct {
 	*attempt
 	*reader
-	conn  net.Conn // on top: TLS, if any
-	raw   net.Conn // below
+	conn  net.Conn
 	limit int
 }
 
-// overTCP connects, has talk decide, and closes with a reset. limit bounds what is
-// read.
+// overTCP makes a probe that is one conversation over TCP. Without talk a connection is
+// enough. limit bounds what is read.
 func overTCP(ctx context.Context, proto string, d Dialer, target netip.AddrPort, limit int, talk func(*stream) error) healthcheck.Result {
 	a := begin(ctx, proto, d, target)
 	defer a.end()
-	conn, err := dial(a.ctx, d, "tcp", target)
+	return a.result(a.overTCP(limit, talk))
+}
+
+// overTCP connects, has talk decide, and closes with a reset.
+func (a *attempt) overTCP(limit int, talk func(*stream) error) (err error) {
+	conn, err := dial(a.ctx, a.dialer, "tcp", a.target)
 	if err != nil {
-		return a.result(err)
+		return err
 	}
-	defer reset(conn)
+	s := &stream{attempt: a, conn: conn, limit: limit}
+	defer func() { s.close(err == nil) }()
 	if err := conn.SetDeadline(a.deadline); err != nil {
-		return a.result(err)
+		return err
 	}
 	// The deadline is the socket's, set once. Only a cancelled context changes it.
 	stop := context.AfterFunc(a.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	s := &stream{attempt: a, conn: conn, raw: conn, limit: limit}
+	if t, ok := conn.(*tls.Conn); ok {
+		a.certificate(t.ConnectionState())
+	}
 	if talk == nil {
-		return a.result(nil)
+		return nil
 	}
 	s.reader = newReader(conn, limit)
-	return a.result(talk(s))
+	return talk(s)
+}
+
+// close closes the connection with a reset. Inside TLS the peer is told first, but
+// only if the probe passed: a peer that hangs shall not be waited for.
+func (s *stream) close(passed bool) {
+	c := s.conn
+	for {
+		t, ok := c.(*tls.Conn)
+		if !ok {
+			break
+		}
+		if passed {
+			_ = t.CloseWrite()
+		}
+		c = t.NetConn()
+	}
+	reset(c)
 }
 
 // reset closes c so that TCP sends a reset instead of lingering in TIME_WAIT.
@@ -68,7 +92,7 @@ func (s *stream) sendString(v string) error { return s.send([]byte(v)) }
 // close, so that the reset does not overtake the goodbye and fill its log. Whatever
 // comes of it changes nothing.
 func (s *stream) farewell(v string) {
-	s.pass()
+	s.decide()
 	if at := time.Now().Add(farewellWait); at.Before(s.deadline) {
 		_ = s.conn.SetDeadline(at) // earlier than before, never later
 	}
@@ -87,7 +111,7 @@ func (s *stream) startTLS(cfg *tls.Config) error {
 	if s.buffered() > 0 {
 		return errInjected
 	}
-	conn := tls.Client(s.conn, cfg)
+	conn := tls.Client(s.conn, clientConfig(cfg, s.target))
 	if err := conn.HandshakeContext(s.ctx); err != nil {
 		return err
 	}

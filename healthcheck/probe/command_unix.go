@@ -1,0 +1,23 @@
+//go:build unix
+
+package probe
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// killGroup has the program lead a process group of its own, which is killed as a
+// whole.
+func killGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error {
+		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		if errors.Is(err, syscall.ESRCH) {
+			return os.ErrProcessDone
+		}
+		return err
+	}
+}

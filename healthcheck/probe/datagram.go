@@ -1,0 +1,115 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// defaultRetries is how often a datagram that was not answered is sent again.
+const defaultRetries = 2
+
+// refusedPause is how long a probe waits after an ICMP error before it tries again.
+const refusedPause = 100 * time.Millisecond
+
+// maxDatagram is enough for a reply without fragmentation of any protocol here.
+const maxDatagram = 4096
+
+// ignoredError says why datagrams were passed over; the wait goes on.
+type ignoredError struct{ why string }
+
+func (e *ignoredError) Error() string { return e.why }
+
+func ignoref(format string, args ...any) error {
+	return &ignoredError{fmt.Sprintf(format, args...)}
+}
+
+// overUDP connects a UDP socket and has talk decide.
+func (a *attempt) overUDP(talk func(net.Conn) error) error {
+	conn, err := dial(a.ctx, a.dialer, "udp", a.target)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(a.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	return talk(conn)
+}
+
+// exchange sends a request and has judge look at each datagram that arrives, until it
+// returns something other than an *ignoredError. A request that silence or an ICMP
+// error answers is sent again up to retries times, evenly spread over what is left of
+// the time; the deadline of the whole stays.
+func (a *attempt) exchange(conn net.Conn, request []byte, retries int, judge func([]byte) error) error {
+	var ignored, icmp error
+	buf := make([]byte, maxDatagram)
+	for try := range retries + 1 {
+		slot := time.Now().Add(time.Until(a.deadline) / time.Duration(retries+1-try))
+		if try == retries {
+			slot = a.deadline
+		}
+		err := a.try(conn, request, buf, slot, judge, &ignored)
+		if err == nil || !isTimeout(err) && !isICMP(err) {
+			return err
+		}
+		if a.ctx.Err() != nil {
+			break
+		}
+		icmp = nil
+		if isICMP(err) {
+			icmp = err
+			a.pause(min(time.Until(slot), refusedPause))
+		}
+	}
+	switch {
+	case icmp != nil:
+		return icmp
+	case ignored != nil:
+		return fmt.Errorf("timed out after ignoring a reply: %w", ignored)
+	}
+	return os.ErrDeadlineExceeded
+}
+
+// try sends once and waits until at.
+func (a *attempt) try(conn net.Conn, request, buf []byte, at time.Time, judge func([]byte) error, ignored *error) error {
+	if err := conn.SetDeadline(at); err != nil {
+		return err
+	}
+	if a.ctx.Err() != nil { // the deadline above must not undo that of a cancelled context
+		return a.ctx.Err()
+	}
+	if _, err := conn.Write(request); err != nil {
+		return err
+	}
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return err
+		}
+		err = judge(buf[:n])
+		if _, ok := errors.AsType[*ignoredError](err); !ok {
+			return err
+		}
+		*ignored = err
+	}
+}
+
+// pause waits, but not longer than the context allows.
+func (a *attempt) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-a.ctx.Done():
+	}
+}
+
+// isICMP reports whether err is what an ICMP error about a datagram becomes.
+func isICMP(err error) bool {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	return ok && icmpErrno(errno)
+}

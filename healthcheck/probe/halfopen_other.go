@@ -1,0 +1,5 @@
+//go:build !linux
+
+package probe
+
+func (p TCPHalfOpen) talk(*attempt) error { return errNoRaw }
