@@ -23,8 +23,7 @@ type group struct {
 	vstep uint64
 
 	table *MaglevTable
-	conf  []int16  // configured nodes → nodes, -1 where not a candidate
-	keys  []uint64 // PHash: as conf, of the names
+	conf  []int16 // configured nodes → nodes, -1 where not a candidate
 
 	sum uint64 // of all weights, for shares
 }
@@ -38,7 +37,6 @@ type candidate struct {
 	key    uint64 // of the node's address, or name, for hashed metrics
 	tie    uint64 // of the node's name
 	part   uint8  // of FullPart: pressure and slow start
-	level  Level
 	name   string
 }
 
@@ -236,73 +234,68 @@ func (c *candidate) accepts(h uint64) bool {
 	return c.part >= FullPart || uint8(fold(h^c.tie, k3)>>58) < c.part
 }
 
-func (g *group) pickHash(h uint64, tr *tracer) int {
-	i := int(reduce(h, uint64(len(g.nodes))))
-	return g.along(i, h, tr)
-}
+// draws bounds how often a client is hashed again.
+const draws = 64
 
-// along takes the first node from i on that accepts the client and has room, or any
-// with room.
-func (g *group) along(i int, h uint64, tr *tracer) int {
-	start := i
-	for range g.nodes {
+// again is the next hash of a client that the last one sent to a node held back, or at
+// its limit. So the clients of such a node spread over all nodes, as they would have
+// with its smaller share.
+func again(h uint64) uint64 { return mix(h + k0) }
+
+// draw hashes the client over the nodes until one accepts it and has room.
+func (g *group) draw(h uint64, tr *tracer) int {
+	for range draws {
+		i := int(reduce(h, uint64(len(g.nodes))))
 		if g.nodes[i].accepts(h) && g.take(i, tr) {
 			return i
 		}
-		if i++; i == len(g.nodes) {
-			i = 0
-		}
+		h = again(h)
 	}
-	return g.scan(start, tr)
+	return g.scan(int(reduce(h, uint64(len(g.nodes)))), tr)
 }
 
+func (g *group) pickHash(h uint64, tr *tracer) int { return g.draw(h, tr) }
+
 func (g *group) pickScore(h uint64, tr *tracer) int {
-	for range len(g.nodes) + 4 {
-		best, score, willing := -1, uint64(0), false
+	for range draws {
+		best, score := -1, uint64(0)
 		for i := range g.nodes {
 			c := &g.nodes[i]
-			ok := c.accepts(h)
-			if willing && !ok || c.h.full(c.limit) {
+			if c.h.full(c.limit) {
 				continue
 			}
 			s := fold(h^c.key, c.key|1)
-			if best < 0 || ok && !willing || s > score ||
-				s == score && fold(h^c.tie, k2) > fold(h^g.nodes[best].tie, k2) {
-				best, score, willing = i, s, ok
+			if best < 0 || s > score || s == score && fold(h^c.tie, k2) > fold(h^g.nodes[best].tie, k2) {
+				best, score = i, s
 			}
 		}
 		if best < 0 {
 			break
 		}
-		if g.take(best, tr) {
+		if g.nodes[best].accepts(h) && g.take(best, tr) {
 			return best
 		}
+		h = again(h)
 	}
 	return g.scan(0, tr)
 }
 
 func (g *group) pickPersistent(h uint64, tr *tracer) int {
-	c := reduce(h, uint64(len(g.conf)))
-	if i := int(g.conf[c]); i >= 0 {
+	if i := int(g.conf[reduce(h, uint64(len(g.conf)))]); i >= 0 {
 		if g.nodes[i].accepts(h) && g.take(i, tr) {
 			return i
 		}
 	}
-	// Hash again, over the usable ones: the second hash spreads the clients of one lost
-	// node over all others.
-	return g.along(int(reduce(mix(h), uint64(len(g.nodes)))), h, tr)
+	return g.draw(again(h), tr)
 }
 
 func (g *group) pickSlot(slot int, h uint64, tr *tracer) int {
 	if slot >= 0 {
-		if i := int(g.conf[slot]); i >= 0 {
-			if g.take(i, tr) {
-				return i
-			}
+		if i := int(g.conf[slot]); i >= 0 && g.take(i, tr) {
+			return i
 		}
 	}
-	// At its limit: the clients of one full node spread over all others.
-	return g.along(int(reduce(mix(h), uint64(len(g.nodes)))), h, tr)
+	return g.draw(again(h), tr)
 }
 
 func (g *group) pickTwo(tr *tracer) int {
@@ -330,11 +323,8 @@ func (g *group) pickTwo(tr *tracer) int {
 	return g.scan(i+1, tr)
 }
 
-// less compares pressure, then sessions per weight.
+// less compares sessions per weight.
 func (g *group) less(i, j int) bool {
 	a, b := &g.nodes[i], &g.nodes[j]
-	if a.level != b.level {
-		return a.level < b.level
-	}
 	return uint64(a.h.sessions())*b.weight < uint64(b.h.sessions())*a.weight
 }

@@ -37,8 +37,8 @@ const (
 	// Capacity takes Key.Hash through a small number of buckets, assigned in
 	// proportion to the capacity of the nodes.
 	Capacity
-	// RandomTwo draws two nodes by weight and takes the one with less pressure, or
-	// with fewer sessions per weight where pressure is equal.
+	// RandomTwo draws two nodes by weight and takes the one with fewer open sessions
+	// per weight, as pressure and slow start leave it.
 	RandomTwo
 )
 

@@ -223,11 +223,11 @@ func (p *Pool) plan(v *view) {
 		ms, ss := tier("members", member), tier("backups", backup)
 		switch {
 		case p.spares:
-			opt.groups = append(ss, ms...)
+			opt.groups = slices.Concat(ss, ms)
 		case p.cfg.Backup == BackupWhenDown:
 			opt.groups = ms
 		default:
-			opt.groups = append(ms, ss...)
+			opt.groups = slices.Concat(ms, ss)
 		}
 		opt.err = reason(v.all)
 		opt.why = notCompeting(v.all, opt.groups)
@@ -294,7 +294,7 @@ func (p *Pool) group(v *view, name string, who, compete func(*entry) bool) *grou
 			continue
 		}
 		c := candidate{
-			h: e.h, limit: e.limit, level: e.level, name: e.h.node.Name,
+			h: e.h, limit: e.limit, name: e.h.node.Name,
 			part: uint8(max(e.level.Factor2(), 1) * e.warm * FullPart / (2 * warmSteps)),
 		}
 		parts[i] = c.part
