@@ -333,7 +333,7 @@ func (e *engine[N]) hurry() {
 	for i := range e.shards {
 		s := &e.shards[i]
 		s.mu.Lock()
-		s.due.Store(math.MinInt64)
+		s.due.Store(always)
 		s.mu.Unlock()
 	}
 }

@@ -18,8 +18,12 @@ type packetSource interface {
 	LinkType() layers.LinkType
 }
 
+// gap stands behind the last byte of a direction from which segments are missing.
+const gap = " gap"
+
 // reassemble returns the bytes of each TCP direction of a capture up to the first gap,
-// keyed "address port address port". It does no more than these captures need.
+// keyed "address port address port"; if there is a gap, the key with gap behind it is
+// there too. It does no more than these captures need.
 func reassemble(t *testing.T, file string) map[string][]byte {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -65,6 +69,7 @@ func reassemble(t *testing.T, file string) map[string][]byte {
 		for _, s := range segs {
 			at := int(int32(s.seq - isn))
 			if at > len(out[key]) {
+				out[key+gap] = nil
 				break
 			}
 			if skip := len(out[key]) - at; skip < len(s.data) {

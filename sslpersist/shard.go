@@ -198,4 +198,8 @@ func (s *shard) lower(t int64) {
 	}
 }
 
-const never = math.MaxInt64
+// Times beyond all others.
+const (
+	never  = math.MaxInt64
+	always = math.MinInt64
+)

@@ -1,0 +1,338 @@
+package sslpersist
+
+import (
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Availability is what the caller knows of a node. The zero Availability is Down.
+type Availability uint8
+
+const (
+	Down    Availability = iota // takes no connections: its bindings move
+	AtLimit                     // takes none now: its bindings stay
+	Up
+)
+
+var availabilityNames = enum{"down", "at limit", "up"}
+
+// AppendText appends the name of a.
+func (a Availability) AppendText(b []byte) ([]byte, error) {
+	return availabilityNames.append(b, uint8(a), "availability")
+}
+
+// MarshalText is AppendText into a new slice.
+func (a Availability) MarshalText() ([]byte, error) { return a.AppendText(nil) }
+
+// String returns the name of a.
+func (a Availability) String() string { return availabilityNames.name(uint8(a)) }
+
+// UnmarshalText reads what AppendText writes.
+func (a *Availability) UnmarshalText(text []byte) error {
+	return availabilityNames.parse((*uint8)(a), text, "availability")
+}
+
+// Basis says what a connection was placed by.
+type Basis uint8
+
+const (
+	ByMetric Basis = iota // nothing is known: the caller's metric places it
+	BySession
+	ByTicket
+	ByAddr
+)
+
+var basisNames = enum{"metric", "session ID", "ticket", "client address"}
+
+// AppendText appends the name of b.
+func (b Basis) AppendText(buf []byte) ([]byte, error) {
+	return basisNames.append(buf, uint8(b), "basis")
+}
+
+// MarshalText is AppendText into a new slice.
+func (b Basis) MarshalText() ([]byte, error) { return b.AppendText(nil) }
+
+// String returns the name of b.
+func (b Basis) String() string { return basisNames.name(uint8(b)) }
+
+// UnmarshalText reads what AppendText writes.
+func (b *Basis) UnmarshalText(text []byte) error { return basisNames.parse((*uint8)(b), text, "basis") }
+
+const maxUses = 6
+
+// use is a binding that a connection keeps alive.
+type use[N comparable] struct {
+	e *engine[N]
+	k key
+}
+
+// Conn is one connection through a [Farm]: open it, feed it what the client sends until
+// there is a hello or an error, let it Choose, tell it by Bind who was chosen, then feed
+// it both directions until it is Done, and Touch it on every packet.
+//
+// It is safe for concurrent use, by one goroutine a direction for example, and must not be
+// copied. It needs no closing.
+type Conn[N comparable] struct {
+	farm   *Farm[N]
+	client netip.Addr
+
+	done  atomic.Bool
+	again atomic.Int64 // when Touch has something to do again; nanoseconds of the farm's epoch
+
+	mu       sync.Mutex
+	h        Handshake
+	counted  bool // a failure was counted
+	bound    bool
+	node     N
+	pending  SessionID           // issued, the handshake is not yet ended
+	stale    bool                // the ID shown is bound to a node that is down
+	staleKey [maxOffers + 1]bool // likewise the key name of an offer
+	uses     [maxUses]use[N]
+	nuses    int
+}
+
+// Open begins a connection of a client. Its address matters only with
+// [Settings.ClientAddr].
+func (f *Farm[N]) Open(client netip.Addr) *Conn[N] {
+	c := &Conn[N]{farm: f, client: client.Unmap().WithZone("")}
+	c.again.Store(always)
+	return c
+}
+
+// Client takes the next bytes the client sent. It returns ErrShort while the hello is not
+// complete, then hellos and errors as [Handshake.Client] does. With any other error the
+// connection is to be placed by Choose all the same: nothing will be found but the
+// client's address.
+func (c *Conn[N]) Client(chunk []byte) (ClientHello, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	hello, err := c.h.Client(chunk)
+	if err != nil && !errors.Is(err, ErrShort) && !c.counted {
+		c.counted = true
+		switch {
+		case errors.Is(err, ErrTooLarge):
+			c.farm.stats.tooLarge.Add(1)
+		case errors.Is(err, ErrMalformed):
+			c.farm.stats.malformed.Add(1)
+		default:
+			c.farm.stats.notTLS.Add(1)
+		}
+	}
+	c.done.Store(c.h.Done())
+	return hello, err
+}
+
+// Choice is where a connection should go. The zero Choice leaves it to the metric.
+type Choice[N comparable] struct {
+	Node N // unless By is ByMetric
+	By   Basis
+}
+
+// Choose says where the connection should go by what is known, asking available about the
+// nodes that come into question. It binds nothing.
+func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.farm
+	follow := func(n N, by Basis, count *atomic.Uint64, stale *bool) (Choice[N], bool) {
+		*stale = false
+		switch available(n) {
+		case Up:
+		case AtLimit:
+			if !f.set.OverLimit {
+				f.stats.atLimit.Add(1)
+				return Choice[N]{}, false
+			}
+		default:
+			f.stats.down.Add(1)
+			*stale = true
+			return Choice[N]{}, false
+		}
+		count.Add(1)
+		return Choice[N]{n, by}, true
+	}
+	if c.h.greeted && !f.off.Load() {
+		if id := c.h.hello.SessionID; !id.IsZero() {
+			if n, ok := f.ids.PeekAt(now, id); !ok {
+				f.stats.unknown.Add(1)
+			} else if choice, ok := follow(n, BySession, &f.stats.bySession, &c.stale); ok {
+				return choice
+			}
+		}
+		for i := 0; f.keys != nil && i < int(c.h.noffers); i++ {
+			if n, ok := f.keys.PeekAt(now, f.keys.Name(c.h.offers[i])); ok {
+				if choice, ok := follow(n, ByTicket, &f.stats.byTicket, &c.staleKey[i]); ok {
+					return choice
+				}
+			}
+		}
+	}
+	if f.addrs != nil && c.client.IsValid() && !f.off.Load() {
+		var gone bool
+		k := addrKey(c.client)
+		if n, ok := f.addrs.lookup(&k, f.addrs.nano(now), false); ok {
+			if choice, ok := follow(n, ByAddr, &f.stats.byAddr, &gone); ok {
+				return choice
+			}
+			if gone {
+				f.addrs.remove(&k)
+			}
+		}
+	}
+	f.stats.byMetric.Add(1)
+	return Choice[N]{}
+}
+
+// Bind says that the connection goes to n. Bindings it showed that led to a node that is
+// down now lead to n; those that led to n are used; others stay as they are.
+func (c *Conn[N]) Bind(now time.Time, n N) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.farm
+	c.bound, c.node = true, n
+	if f.off.Load() {
+		return
+	}
+	if id := c.h.hello.SessionID; c.h.greeted && !id.IsZero() {
+		if c.stale && f.ids.LearnAt(now, id, n) == nil {
+			f.stats.rebound.Add(1)
+		}
+		if f.ids.RefreshAt(now, id, n) {
+			c.keep(f.ids.e, id.k)
+		}
+	}
+	for i := 0; f.keys != nil && i < int(c.h.noffers); i++ {
+		if name := f.keys.Name(c.h.offers[i]); f.keys.RefreshAt(now, name, n) {
+			c.keep(f.keys.e, name.k)
+		}
+	}
+	if f.addrs != nil && c.client.IsValid() {
+		// A binding to a node at its limit stays: the client may be back when it is not.
+		k := addrKey(c.client)
+		if other, _ := f.addrs.store(&k, n, f.addrs.nano(now), true, true); !other {
+			c.keep(f.addrs, k)
+		}
+	}
+	c.again.Store(always)
+}
+
+// Server takes the next bytes the server sent, and learns what they teach. Its results are
+// those of [Handshake.Server].
+func (c *Conn[N]) Server(now time.Time, chunk []byte) (ServerHello, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	reply, err := c.h.Server(chunk)
+	for {
+		l, ok := c.h.Next()
+		if !ok {
+			break
+		}
+		if c.bound && !c.farm.off.Load() {
+			c.take(now, l)
+		}
+	}
+	if err != nil && !errors.Is(err, ErrShort) && !c.counted {
+		c.counted = true
+		c.farm.stats.noReply.Add(1)
+	}
+	c.done.Store(c.h.Done())
+	return reply, err
+}
+
+func (c *Conn[N]) take(now time.Time, l Lesson) {
+	f := c.farm
+	switch l.Kind {
+	case LearnID:
+		if f.set.WaitFinished && !c.h.resumed {
+			c.pending = l.ID
+			return
+		}
+		c.learnID(now, l.ID)
+	case Finished:
+		c.learnID(now, c.pending)
+		c.pending = SessionID{}
+	case RefreshID:
+		if f.ids.RefreshAt(now, l.ID, c.node) {
+			c.keep(f.ids.e, l.ID.k)
+		}
+	case LearnKey:
+		if f.keys == nil {
+			return
+		}
+		rebind := false
+		name := f.keys.Name(l.Ticket)
+		for i := range int(c.h.noffers) {
+			rebind = rebind || c.staleKey[i] && f.keys.Name(c.h.offers[i]) == name
+		}
+		// A full table is counted there; the connection goes on.
+		if f.keys.LearnAt(now, l.Ticket, c.node, rebind) == nil {
+			c.keep(f.keys.e, name.k)
+		}
+	}
+}
+
+func (c *Conn[N]) learnID(now time.Time, id SessionID) {
+	// A full table is counted there; the connection goes on.
+	if !id.IsZero() && c.farm.ids.LearnAt(now, id, c.node) == nil {
+		c.keep(c.farm.ids.e, id.k)
+	}
+}
+
+// keep makes Touch keep k alive. If the connection uses more than it can remember, the
+// first is left to its idle time.
+func (c *Conn[N]) keep(e *engine[N], k key) {
+	for i := range c.nuses {
+		if c.uses[i].e == e && c.uses[i].k == k {
+			return
+		}
+	}
+	if c.nuses == maxUses {
+		copy(c.uses[:], c.uses[1:])
+		c.nuses--
+	}
+	c.uses[c.nuses] = use[N]{e, k}
+	c.nuses++
+	c.again.Store(always)
+}
+
+// Touch says that there was a packet: the idle time of what the connection uses starts
+// anew. It costs next to nothing but once a second, when it counts the whole second as
+// used: an entry may live up to a second longer than its idle time, and never less. Of
+// idle times under a minute it is a sixtieth.
+func (c *Conn[N]) Touch(now time.Time) {
+	at := c.farm.ids.e.nano(now)
+	if at < c.again.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nuses == 0 {
+		c.again.Store(never)
+		return
+	}
+	step := int64(time.Second)
+	for i := range c.nuses {
+		if o := c.uses[i].e.owners.live(c.node); o != nil {
+			step = min(step, o.ttl.Load()/60)
+		}
+	}
+	for i := range c.nuses {
+		u := &c.uses[i]
+		u.e.refresh(&u.k, c.node, u.e.nano(now)+step)
+	}
+	c.again.Store(at + step)
+}
+
+// Done reports whether Client and Server need no more bytes. Touch still wants its
+// packets.
+func (c *Conn[N]) Done() bool { return c.done.Load() }
+
+// Resumed reports whether the server resumed a session, as [Handshake.Resumed] does.
+func (c *Conn[N]) Resumed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.h.Resumed()
+}
