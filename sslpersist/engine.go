@@ -97,7 +97,7 @@ func (e *engine[N]) lookup(k *key, now int64, touch bool) (n N, ok bool) {
 		return n, false
 	}
 	if touch {
-		e.touch(s, slot, o, now)
+		e.touch(s, slot, o, now, true)
 	}
 	s.mu.Unlock()
 	e.stats.hits.Add(1)
@@ -117,12 +117,12 @@ func (e *engine[N]) refresh(k *key, n N, now int64) bool {
 	if dead(s.at(slot), o, now) || o.node != n {
 		return false
 	}
-	e.touch(s, slot, o, now)
+	e.touch(s, slot, o, now, true)
 	e.stats.refreshed.Add(1)
 	return true
 }
 
-func (e *engine[N]) touch(s *shard, slot uint32, o *owner[N], now int64) {
+func (e *engine[N]) touch(s *shard, slot uint32, o *owner[N], now int64, tell bool) {
 	en := s.at(slot)
 	before := en.last
 	if now <= before {
@@ -130,7 +130,7 @@ func (e *engine[N]) touch(s *shard, slot uint32, o *owner[N], now int64) {
 	}
 	s.unlink(slot)
 	s.link(slot, now)
-	if e.feed != nil {
+	if tell && e.feed != nil {
 		// A peer hears of uses, but not of each: eight times in an idle time.
 		if step := max(1, o.ttl.Load()/8); before/step != en.last/step {
 			e.feed.add(OpRefresh, en.key(), o.node, e.time(en.last))
@@ -215,7 +215,7 @@ func (e *engine[N]) storeKnown(s *shard, k *key, hash, id uint32, o *owner[N], n
 		return false, false
 	}
 	if old == o {
-		e.touch(s, slot, o, now)
+		e.touch(s, slot, o, now, tell)
 		e.stats.refreshed.Add(1)
 		return true, false
 	}
