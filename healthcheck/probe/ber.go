@@ -28,32 +28,36 @@ func appendTLV(b []byte, tag byte, v []byte) []byte {
 	return append(b, v...)
 }
 
-// readTLV reads an element of at most maxBER bytes.
-func readTLV(r *reader) (tag byte, v []byte, err error) {
-	if tag, err = r.readByte(); err != nil {
-		return 0, nil, err
+// readTLV reads the value of an element with tag want, of at most maxBER bytes.
+func readTLV(r *reader, want byte) ([]byte, error) {
+	tag, err := r.readByte()
+	if err != nil {
+		return nil, err
+	}
+	if tag != want {
+		return nil, healthcheck.Mismatch([]byte{tag}, fmt.Sprintf("a message that begins with %#x", want))
 	}
 	c, err := r.readByte()
 	if err != nil {
-		return tag, nil, tooShort(err)
+		return nil, tooShort(err)
 	}
 	n := uint64(c)
 	if c >= 0x80 {
 		k := int(c & 0x7f)
 		if k == 0 || k > 4 {
-			return tag, nil, healthcheck.Mismatch([]byte{tag, c}, "a length of at most four bytes")
+			return nil, healthcheck.Mismatch([]byte{tag, c}, "a length of at most four bytes")
 		}
 		b, err := r.readFull(k)
 		if err != nil {
-			return tag, nil, tooShort(err)
+			return nil, tooShort(err)
 		}
 		n = berLength(b)
 	}
 	if n > maxBER {
-		return tag, nil, healthcheck.Mismatch(fmt.Sprintf("length %d", n), fmt.Sprintf("at most %d", maxBER))
+		return nil, healthcheck.Mismatch(fmt.Sprintf("length %d", n), fmt.Sprintf("at most %d", maxBER))
 	}
-	v, err = r.readFull(int(n))
-	return tag, v, tooShort(err)
+	v, err := r.readFull(int(n))
+	return v, tooShort(err)
 }
 
 func tooShort(err error) error {

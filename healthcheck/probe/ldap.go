@@ -142,12 +142,9 @@ func (r ldapResult) String() string {
 // readLDAP reads a message and the result in it, which must be the answer tagged want to
 // the request id.
 func readLDAP(r *reader, id, want byte) (ldapResult, error) {
-	tag, body, err := readTLV(r)
+	body, err := readTLV(r, 0x30)
 	if err != nil {
 		return ldapResult{}, err
-	}
-	if tag != 0x30 {
-		return ldapResult{}, healthcheck.Mismatch([]byte{tag}, "an LDAP message, which begins with 0x30")
 	}
 	res, err := parseLDAP(body, id, want)
 	if err != nil {
