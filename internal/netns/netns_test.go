@@ -40,8 +40,8 @@ func TestThreeHosts(t *testing.T) {
 		netns.End{NS: client, Name: "eth0", Addrs: prefixes("10.80.0.2/24", "fd80:0::2/64")},
 		netns.End{NS: router, Name: "c0", Addrs: prefixes("10.80.0.1/24", "fd80:0::1/64"), MTU: 1500}))
 	require.NoError(t, netns.Join(
-		netns.End{NS: server, Name: "eth0", Addrs: prefixes("10.80.1.2/24", "fd80:0:0:1::2/64")},
-		netns.End{NS: router, Name: "s0", Addrs: prefixes("10.80.1.1/24", "fd80:0:0:1::1/64")}))
+		netns.End{NS: server, Name: "eth0", Addrs: prefixes("10.80.1.2/24", "fd80:0:0:1::2/64"), NoOffload: true},
+		netns.End{NS: router, Name: "s0", Addrs: prefixes("10.80.1.1/24", "fd80:0:0:1::1/64"), NoOffload: true}))
 	require.NoError(t, client.DefaultVia(netip.MustParseAddr("10.80.0.1"), netip.MustParseAddr("fd80:0::1")))
 	require.NoError(t, server.DefaultVia(netip.MustParseAddr("10.80.1.1"), netip.MustParseAddr("fd80:0:0:1::1")))
 	require.NoError(t, router.Router())

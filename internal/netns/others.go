@@ -21,6 +21,8 @@ type End struct {
 	Name  string
 	Addrs []netip.Prefix
 	MTU   int
+
+	NoOffload bool
 }
 
 // New returns an error that wraps errors.ErrUnsupported.

@@ -13,6 +13,10 @@ type End struct {
 	Name  string // of the interface, at most 15 bytes
 	Addrs []netip.Prefix
 	MTU   int // 0: 1500
+
+	// NoOffload has every packet that leaves here carry its own checksum and fit the MTU, and those that
+	// arrive verified. Set it on both ends of a cable.
+	NoOffload bool
 }
 
 // Join puts a cable between two namespaces, gives its ends their addresses and takes them up.
@@ -45,6 +49,11 @@ func (e End) configure() error {
 	index, err := rtnl.Index(e.Name)
 	if err != nil {
 		return err
+	}
+	if e.NoOffload {
+		if err := noOffload(e.Name); err != nil {
+			return err
+		}
 	}
 	if e.MTU != 0 {
 		if err := rtnl.SetMTU(index, e.MTU); err != nil {
