@@ -165,3 +165,47 @@ func (v *View) EchoReply(b []byte, partial bool) (start int) {
 	PutHeader(b[start:], src[:a], dst[:a], v.Proto, replyTTL, v.TOS(b), int(v.End)-start)
 	return start
 }
+
+// BuildProbe returns the first packet of a flow: a TCP SYN, an ICMP echo request with the
+// source port as its identifier, a UDP datagram or an SCTP INIT without data, or eight zeros of any other
+// protocol.
+func BuildProbe(proto uint8, src, dst End, v4 bool) []byte {
+	v := View{addrLen: 16, Version: 6, Proto: proto}
+	h := IPv6Len
+	if v4 {
+		v.addrLen, v.Version, h = 4, 4, IPv4Len
+	}
+	size := map[uint8]int{ProtoTCP: tcpLen, ProtoSCTP: 12}[proto]
+	if size == 0 {
+		size = 8
+	}
+	b := make([]byte, h+size)
+	PutHeader(b, src.field(&v), dst.field(&v), proto, replyTTL, 0, len(b))
+	t := b[h:]
+	switch proto {
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
+		binary.BigEndian.PutUint16(t, src.Port)
+		binary.BigEndian.PutUint16(t[2:], dst.Port)
+	}
+	switch proto {
+	case ProtoTCP:
+		t[12], t[13] = 5<<4, SYN
+	case ProtoUDP:
+		t[5] = 8
+	case ProtoICMP:
+		t[0] = ICMPEcho
+		binary.BigEndian.PutUint16(t[4:], src.Port)
+	case ProtoICMPv6:
+		t[0] = ICMPv6Echo
+		binary.BigEndian.PutUint16(t[4:], src.Port)
+	}
+	if proto == ProtoUDP { // not none
+		t[6] = 1
+	}
+	if Parse(b, &v) == OK && v.SumOff != 0 {
+		if sum, ok := v.TransportSum(b); ok {
+			binary.BigEndian.PutUint16(b[v.SumOff:], sum)
+		}
+	}
+	return b
+}

@@ -1,0 +1,171 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/lbprim/lbprim/policy"
+)
+
+// Config configures a [Plane]. A nil Config, and every zero field, takes the default. It is
+// plain data; New keeps a copy.
+type Config struct {
+	// Policies say which service a packet to a virtual address belongs to; see [Plane.Apply]
+	// for how to exchange them. Default: none, nothing is balanced.
+	Policies *policy.Table[*Service]
+
+	// Devices are the queues that Run reads and writes, one worker each. What a worker reads from
+	// its queue it writes to the same one. Run needs at least one; Process none.
+	Devices []Device
+	// Link says what the packets given to [Plane.Process] look like. Devices tell that
+	// of theirs themselves.
+	Link Link
+	// NextHop finds the interface and the addresses of the frame for a packet to dst.
+	// Required where packets are Ethernet frames; it must be fast and is called by several workers
+	// at once.
+	NextHop func(dst netip.Addr) (Hop, bool)
+
+	// MaxSessions bounds the sessions. A session needs some 300 bytes, taken as
+	// they are used. Default 262,144.
+	MaxSessions int
+	// MaxAssociations bounds the clients that are remembered beyond their sessions. The
+	// longest unused one makes room for a new one. Default 262,144.
+	MaxAssociations int
+
+	// Foreign is what happens to packets that are for no virtual address and belong
+	// to no session. Default Pass.
+	Foreign Foreign
+	// PingNodes is how many nodes, over all services of a virtual address, must be usable
+	// for the Plane to answer an echo request to it that no policy matches. Default 1; negative: never
+	// answer.
+	PingNodes int
+	// CheckQuotes drops an ICMP error that quotes a packet whose IPv4 header checksum is wrong
+	// (RFC 5508 requirement 3a). Off by default: routers are known to change what
+	// they quote.
+	CheckQuotes bool
+
+	// Seed of the hash of flows for consistent steering. Balancers that must agree share
+	// one.
+	Seed uint64
+	// Logger gets what happens off the path of packets. Default: discarded.
+	Logger *slog.Logger
+}
+
+// Link says what precedes the IP header of a packet.
+type Link struct {
+	// Virtio: a virtio-net header ends where the packet begins, see [Offloader].
+	Virtio bool
+	// Ethernet: the packet begins with an Ethernet header, see [Framer].
+	Ethernet bool
+	// Ports: the interface index stands at offset-Headroom, see [Ported].
+	Ports bool
+}
+
+// linkOf asks a device.
+func linkOf(d Device) (l Link) {
+	if o, ok := d.(Offloader); ok {
+		l.Virtio = o.VirtioHeader() != 0
+	}
+	if f, ok := d.(Framer); ok {
+		l.Ethernet = f.Ethernet()
+	}
+	if p, ok := d.(Ported); ok {
+		l.Ports = p.Ports()
+	}
+	return l
+}
+
+// A Hop is the way of a packet to the next host.
+type Hop struct {
+	Port uint32  // index of the interface it leaves by
+	Src  [6]byte // MAC of that interface
+	Dst  [6]byte // MAC of the next host
+	MTU  int     // of the interface; 0 is no limit
+}
+
+// Foreign is what happens to packets that are no business of the Plane's.
+type Foreign uint8
+
+const (
+	// Pass sends them on untouched.
+	Pass Foreign = iota
+	// Drop drops them.
+	Drop
+)
+
+var foreignNames = []string{"pass", "drop"}
+
+// String returns the name of f.
+func (f Foreign) String() string { return enumString("Foreign", uint8(f), foreignNames) }
+
+// AppendText implements encoding.TextAppender.
+func (f Foreign) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, "foreign action", uint8(f), foreignNames)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (f Foreign) MarshalText() ([]byte, error) { return f.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *Foreign) UnmarshalText(text []byte) error {
+	v, err := parseEnum("foreign action", text, foreignNames)
+	if err == nil {
+		*f = Foreign(v)
+	}
+	return err
+}
+
+// Defaults of [Config].
+const (
+	DefaultMaxSessions     = 1 << 18
+	DefaultMaxAssociations = 1 << 18
+
+	mostEntries = 1 << 28
+)
+
+// withDefaults returns a copy of cfg with its zero fields filled in, or all its faults.
+func (cfg *Config) withDefaults() (Config, error) {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	var errs []error
+	for _, n := range []struct {
+		name     string
+		value    *int
+		fallback int
+	}{{"MaxSessions", &c.MaxSessions, DefaultMaxSessions}, {"MaxAssociations", &c.MaxAssociations, DefaultMaxAssociations}} {
+		switch {
+		case *n.value == 0:
+			*n.value = n.fallback
+		case *n.value < 0 || *n.value > mostEntries:
+			errs = append(errs, invalid("Config."+n.name, *n.value, fmt.Sprintf("1 to %d, or 0 for %d", mostEntries, n.fallback)))
+		}
+	}
+	if int(c.Foreign) >= len(foreignNames) {
+		errs = append(errs, invalid("Config.Foreign", uint8(c.Foreign), "pass or drop"))
+	}
+	if c.PingNodes == 0 {
+		c.PingNodes = 1
+	}
+	ether := c.Link.Ethernet
+	for i, d := range c.Devices {
+		if d == nil {
+			errs = append(errs, invalid(fmt.Sprintf("Config.Devices[%d]", i), nil, "a device"))
+			continue
+		}
+		if o, ok := d.(Offloader); ok && o.VirtioHeader() != 0 && o.VirtioHeader() != virtioLen {
+			errs = append(errs, invalid(fmt.Sprintf("Config.Devices[%d].VirtioHeader()", i), o.VirtioHeader(), "0 or 10"))
+		}
+		ether = ether || linkOf(d).Ethernet
+	}
+	if ether && c.NextHop == nil {
+		errs = append(errs, invalid("Config.NextHop", nil, "a function, since packets are Ethernet frames"))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, errors.Join(errs...)
+}

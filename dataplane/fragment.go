@@ -1,0 +1,230 @@
+package dataplane
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+)
+
+// Bounds of the fragment table.
+const (
+	fragmentLife = 30 * time.Second
+	maxDatagrams = 4096
+	maxSpans     = 64 // pieces of one datagram that are not next to each other
+	maxHeld      = 64 // fragments of one datagram that wait for the first
+	maxHeldBytes = 4 << 20
+)
+
+// fragments remembers the datagrams that arrive in fragments: later fragments carry no
+// ports, and follow the first one, which may come after them. All workers share it.
+type fragments struct {
+	mu    sync.Mutex
+	m     map[clienttable.Flow]*datagram
+	order []clienttable.Flow // by age
+	held  int                // bytes
+}
+
+// datagram is what is known of a fragmented packet.
+type datagram struct {
+	born    time.Time
+	known   bool // the first fragment was seen
+	pass    bool // it belongs to no session and went on as it came
+	bad     bool // fragments overlap: nothing more of it is forwarded
+	session clienttable.Flow
+	spans   []span // sorted, disjoint, not adjacent
+	waiting [][]byte
+}
+
+type span struct{ from, to uint32 }
+
+func newFragments() *fragments { return &fragments{m: make(map[clienttable.Flow]*datagram)} }
+
+// fragmentKey is what fragments of one packet have in common (RFC 791, RFC 8200).
+func fragmentKey(b []byte, v *wire.View) clienttable.Flow {
+	if v.Version == 4 {
+		return clienttable.MakeFlow4(v.Proto, [4]byte(b[12:16]), [4]byte(b[16:20]), 0, uint16(v.FragID))
+	}
+	return clienttable.MakeFlow6(wire.ProtoFragment, [16]byte(b[8:24]), [16]byte(b[24:40]), uint16(v.FragID>>16), uint16(v.FragID))
+}
+
+// datagram returns what is known, or begins to know it. f.mu is held.
+func (f *fragments) datagram(now time.Time, k clienttable.Flow) *datagram {
+	d := f.m[k]
+	if d != nil && now.Sub(d.born) < fragmentLife {
+		return d
+	}
+	if d != nil {
+		f.forget(k)
+	}
+	for len(f.m) >= maxDatagrams {
+		f.forget(f.order[0])
+	}
+	d = &datagram{born: now}
+	f.m[k] = d
+	f.order = append(f.order, k)
+	return d
+}
+
+func (f *fragments) forget(k clienttable.Flow) (lost int) {
+	d := f.m[k]
+	if d == nil {
+		return 0
+	}
+	delete(f.m, k)
+	if i := slices.Index(f.order, k); i >= 0 {
+		f.order = slices.Delete(f.order, i, i+1)
+	}
+	for _, b := range d.waiting {
+		f.held -= len(b)
+	}
+	return len(d.waiting)
+}
+
+// add notes a fragment's bytes, and reports whether they are new.
+func (d *datagram) add(s span) Reason {
+	if d.bad {
+		return FragmentOverlap
+	}
+	i, _ := slices.BinarySearchFunc(d.spans, s, func(a, b span) int { return int(int64(a.from) - int64(b.from)) })
+	if i > 0 && d.spans[i-1].to > s.from || i < len(d.spans) && d.spans[i].from < s.to {
+		if !slices.ContainsFunc(d.spans, func(o span) bool { return o.from <= s.from && s.to <= o.to }) {
+			d.bad = true // RFC 5722: the datagram is given up; a mere repetition is dropped alone
+		}
+		return FragmentOverlap
+	}
+	left, right := i > 0 && d.spans[i-1].to == s.from, i < len(d.spans) && d.spans[i].from == s.to
+	switch {
+	case left && right:
+		d.spans[i-1].to = d.spans[i].to
+		d.spans = slices.Delete(d.spans, i, i+1)
+	case left:
+		d.spans[i-1].to = s.to
+	case right:
+		d.spans[i].from = s.from
+	case len(d.spans) == maxSpans:
+		return FragmentsFull
+	default:
+		d.spans = slices.Insert(d.spans, i, s)
+	}
+	return NotDropped
+}
+
+func spanOf(v *wire.View) span { return span{v.FragOff, v.FragOff + v.End - v.L4} }
+
+// first notes the first fragment of a packet and returns those that waited for it.
+func (f *fragments) first(now time.Time, k clienttable.Flow, v *wire.View, session clienttable.Flow, pass bool) (waiting [][]byte, r Reason) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.datagram(now, k)
+	if r := d.add(spanOf(v)); r != NotDropped {
+		return nil, r
+	}
+	d.known, d.session, d.pass = true, session, pass
+	waiting, d.waiting = d.waiting, nil
+	for _, b := range waiting {
+		f.held -= len(b)
+	}
+	return waiting, NotDropped
+}
+
+// later notes a later fragment. Where the first one is known it returns its session; else it
+// keeps a copy of buf, and held is true.
+func (f *fragments) later(now time.Time, k clienttable.Flow, v *wire.View, buf []byte) (session clienttable.Flow, pass, held bool, r Reason) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.datagram(now, k)
+	if r := d.add(spanOf(v)); r != NotDropped {
+		return session, false, false, r
+	}
+	if d.known {
+		return d.session, d.pass, false, NotDropped
+	}
+	if len(d.waiting) == maxHeld || f.held+len(buf) > maxHeldBytes {
+		return session, false, false, FragmentsFull
+	}
+	d.waiting = append(d.waiting, slices.Clone(buf))
+	f.held += len(buf)
+	return session, false, true, NotDropped
+}
+
+// step forgets what is too old and returns how many fragments waited in vain.
+func (f *fragments) step(now time.Time) (lost int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.order) > 0 && now.Sub(f.m[f.order[0]].born) >= fragmentLife {
+		lost += f.forget(f.order[0])
+	}
+	return lost
+}
+
+// firstFragment opens the way for the later fragments of pk, which is about to be
+// forwarded or, with pass, passed on.
+func (w *Worker) firstFragment(pk *packet, pass bool) (waiting [][]byte, ok bool) {
+	if w.tr != nil {
+		return nil, true
+	}
+	waiting, r := w.p.fragments.first(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, pk.key, pass)
+	if r != NotDropped {
+		w.drop(pk, r)
+		return nil, false
+	}
+	return waiting, true
+}
+
+// release deals with fragments that had to wait for the first one.
+func (w *Worker) release(waiting [][]byte, session clienttable.Flow, pass bool) {
+	for _, b := range waiting {
+		var pk packet
+		pk.buf = w.arena.take(len(b))
+		copy(pk.buf, b)
+		if w.parse(&pk) == NotDropped && pk.ip != nil {
+			w.follow(&pk, session, pass)
+		}
+	}
+}
+
+// laterFragment handles a fragment without ports.
+func (w *Worker) laterFragment(pk *packet) {
+	src, dst := addrOf(pk.v.Src(pk.ip)), addrOf(pk.v.Dst(pk.ip))
+	if !w.snap.table.OwnsVIP(dst) && len(w.snap.ends[src]) == 0 {
+		if w.p.cfg.Foreign == Drop {
+			w.drop(pk, ForeignPacket)
+			return
+		}
+		w.pass(pk)
+		return
+	}
+	if w.tr != nil {
+		w.tr.step("fragment", "follows the first fragment of its packet")
+		w.drop(pk, FragmentLost)
+		return
+	}
+	session, pass, held, r := w.p.fragments.later(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, pk.buf)
+	switch {
+	case r != NotDropped:
+		w.drop(pk, r)
+	case held:
+		pk.verdict = Held
+	default:
+		w.follow(pk, session, pass)
+	}
+}
+
+// follow sends a later fragment after its first one.
+func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
+	if pass {
+		w.pass(pk)
+		return
+	}
+	r, ok := w.p.sessions.LoadAt(w.now, session)
+	if !ok {
+		w.drop(pk, FragmentLost)
+		return
+	}
+	if w.translate(pk, &w.p.slab.recs[r.record()], r.dir()) {
+		w.forward(pk)
+	}
+}

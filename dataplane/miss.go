@@ -1,0 +1,310 @@
+package dataplane
+
+import (
+	"errors"
+	"hash/crc32"
+	"net/netip"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+	"github.com/lbprim/lbprim/policy"
+	"github.com/lbprim/lbprim/steering"
+)
+
+// castagnoli is the table of SCTP's checksum. It is never changed.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// miss handles a packet whose key is not in the session table, or that has none.
+func (w *Worker) miss(pk *packet) {
+	v := &pk.v
+	if v.Mark&wire.LaterFrag != 0 {
+		w.laterFragment(pk)
+		return
+	}
+	if v.Mark&wire.ICMPError != 0 {
+		w.icmpError(pk)
+		return
+	}
+	if w.fresh {
+		// An earlier packet of this batch may have begun the session.
+		if r, ok := w.p.sessions.LoadAt(w.now, pk.key); ok {
+			w.hit(pk, r)
+			return
+		}
+	}
+	p := policy.Packet{
+		Src: netip.AddrPortFrom(addrOf(v.Src(pk.ip)), v.SrcPort), Dst: netip.AddrPortFrom(addrOf(v.Dst(pk.ip)), v.DstPort), Protocol: v.Proto,
+	}
+	if v.IsPing() {
+		p.Src, p.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
+	}
+	prefix, ok := w.snap.table.VIP(p.Dst.Addr())
+	if !ok {
+		w.foreign(pk, &p)
+		return
+	}
+	w.toVIP(pk, &p, w.snap.vips[prefix])
+}
+
+// foreign handles a packet that is for no virtual address and belongs to no session.
+func (w *Worker) foreign(pk *packet, p *policy.Packet) {
+	v := &pk.v
+	if w.tr != nil {
+		w.tr.step("policy", "%v is not a virtual address", p.Dst.Addr())
+	}
+	// A node's own connections begin with a SYN; anything else from its service address
+	// belongs to a session that is gone, and must not reach the client untranslated.
+	own := v.Proto == wire.ProtoTCP && v.TCPFlags&(wire.SYN|wire.ACK) == wire.SYN
+	if !own && v.Mark&wire.Ports != 0 && w.snap.answers(p.Src.Addr(), v.SrcPort, v.Proto) {
+		w.drop(pk, NodeAlone)
+		return
+	}
+	if w.p.cfg.Foreign == Drop {
+		w.drop(pk, ForeignPacket)
+		return
+	}
+	if v.Mark&wire.Fragment != 0 && len(w.snap.ends[p.Src.Addr()]) > 0 {
+		waiting, ok := w.firstFragment(pk, true)
+		if ok {
+			w.pass(pk)
+			w.release(waiting, pk.key, true)
+		}
+		return
+	}
+	w.pass(pk)
+}
+
+// toVIP handles a packet to a virtual address without a session.
+func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
+	v := &pk.v
+	if w.untranslatable(pk) {
+		return
+	}
+	svc, bound := w.regular(pk, p, addr)
+	if svc == nil {
+		s, ok := w.resolve(p)
+		if !ok {
+			w.noPolicy(pk, p, addr)
+			return
+		}
+		svc = w.snap.byConf[s]
+	}
+	switch v.Proto {
+	case wire.ProtoTCP:
+		if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) != wire.SYN && !w.midStream(pk, svc) {
+			return
+		}
+	case wire.ProtoICMP, wire.ProtoICMPv6:
+		if v.Mark&wire.EchoAsk == 0 {
+			w.drop(pk, Unanswered)
+			return
+		}
+	}
+	if w.snap.draining {
+		w.refuse(pk, svc, Draining)
+		return
+	}
+	n, reason := w.choose(pk, p, svc, bound)
+	if n == nil {
+		w.refuse(pk, svc, reason)
+		return
+	}
+	w.begin(pk, p, svc, n)
+}
+
+// resolve asks the policies.
+func (w *Worker) resolve(p *policy.Packet) (*Service, bool) {
+	if w.tr != nil {
+		return w.tr.policy(w.snap.table, p)
+	}
+	return w.snap.table.Lookup(*p)
+}
+
+func (w *Worker) refuse(pk *packet, svc *service, r Reason) {
+	w.stats.services[svc.no].Refused++
+	w.drop(pk, r)
+}
+
+// regular looks for an association in Regular mode: a hit names service and node, and no policy
+// is searched.
+func (w *Worker) regular(pk *packet, p *policy.Packet, addr *vip) (*service, binding) {
+	if addr == nil || pk.v.IsPing() {
+		return nil, binding{}
+	}
+	for _, m := range addr.regular {
+		k := clienttable.RegularKey(p.Protocol, p.Src.Addr(), p.Dst, m)
+		b, ok := w.loadAssoc(k)
+		if !ok {
+			continue
+		}
+		svc := w.snap.service(b.service)
+		if svc == nil || svc.pool.idle || svc.conf.Mode.FullKey() || svc.clients != m {
+			continue // the service has changed its ways since
+		}
+		return svc, b
+	}
+	return nil, binding{}
+}
+
+func (w *Worker) loadAssoc(k clienttable.Association) (binding, bool) {
+	if w.tr != nil {
+		b, ok := w.p.assocs.PeekAt(w.now, k)
+		w.tr.association(w, k, b, ok)
+		return b, ok
+	}
+	return w.p.assocs.LoadAt(w.now, k)
+}
+
+// noPolicy handles a packet to a virtual address that no policy matches.
+func (w *Worker) noPolicy(pk *packet, p *policy.Packet, addr *vip) {
+	v := &pk.v
+	if v.Mark&wire.EchoAsk == 0 || v.Mark&wire.Fragment != 0 {
+		w.drop(pk, NoPolicy)
+		return
+	}
+	usable := 0
+	if addr != nil {
+		for _, q := range addr.pools {
+			usable += int(q.usable.Load())
+		}
+	}
+	if w.tr != nil {
+		w.tr.step("ping", "%d nodes of %v are usable, %d must be", usable, p.Dst.Addr(), w.p.cfg.PingNodes)
+	}
+	if w.p.cfg.PingNodes < 0 || usable < w.p.cfg.PingNodes {
+		w.drop(pk, Unanswered)
+		return
+	}
+	w.stats.pings++
+	start := v.EchoReply(pk.ip, pk.partial)
+	n := len(pk.ip) - start
+	out := w.reply(pk, n)
+	copy(out, pk.ip[start:])
+	w.answer(pk, n)
+	if pk.partial {
+		o := readOffload(pk.buf[Headroom-virtioLen:])
+		o.csumStart -= uint16(start)
+		last := w.out[len(w.out)-1]
+		o.write(last[Headroom-virtioLen:])
+	}
+}
+
+// midStream handles a TCP packet to a virtual address that begins no connection and belongs
+// to none. It returns true if the packet is to be given to a node all the same.
+func (w *Worker) midStream(pk *packet, svc *service) bool {
+	v := &pk.v
+	if v.TCPFlags&wire.RST != 0 {
+		w.drop(pk, NoSession)
+		return false
+	}
+	switch svc.conf.MidStream {
+	case Reselect:
+		w.stats.reselected++
+		return true
+	case Silent:
+		w.drop(pk, NoSession)
+		return false
+	}
+	n := wire.BuildRST(w.reply(pk, wire.MaxReply), pk.ip, v)
+	if n == 0 {
+		w.drop(pk, NoSession)
+		return false
+	}
+	if w.tr != nil {
+		w.tr.step("reset", "no session is known, and the packet begins none")
+	}
+	w.stats.resets++
+	w.answer(pk, n)
+	return false
+}
+
+// choose finds the node for a new session and counts the session on it: the one the client is
+// bound to, if it may have it, else the one the metric says.
+func (w *Worker) choose(pk *packet, p *policy.Packet, svc *service, bound binding) (*node, Reason) {
+	pool := svc.pool
+	if bound.node == 0 && svc.conf.Mode.FullKey() && svc.conf.Mode.SameServer() {
+		bound, _ = w.loadAssoc(clienttable.FarmKey(pool.no, p.Src.Addr(), svc.clients))
+	}
+	if bound.node != 0 {
+		if n := w.node(steering.NodeID(bound.node)); n != nil && w.acquire(pool, n) {
+			return n, NotDropped
+		}
+	}
+	key := steering.Key{Client: p.Src.Addr(), Hash: pk.key.Hash(w.p.cfg.Seed)}
+	var id steering.NodeID
+	var err error
+	if w.tr != nil {
+		id, err = w.tr.pick(pool.Pool, key)
+	} else {
+		id, err = pool.Pick(key)
+	}
+	if err != nil {
+		if errors.Is(err, steering.ErrNoNode) {
+			return nil, NoNode
+		}
+		return nil, Overload
+	}
+	n := w.node(id)
+	if n == nil || n.pool != pool {
+		// The node was added to the pool behind the Plane's back, a moment ago.
+		w.p.notice()
+		w.renew()
+		if n = w.node(id); n == nil {
+			pool.Release(id)
+			return nil, NoNode
+		}
+	}
+	return n, NotDropped
+}
+
+func (w *Worker) node(id steering.NodeID) *node { return w.snap.byID[id] }
+
+func (w *Worker) acquire(q *pool, n *node) bool {
+	if w.tr != nil {
+		return w.tr.acquire(q, n)
+	}
+	return q.Acquire(n.id)
+}
+
+// begin makes a session and forwards the packet by it.
+func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
+	to := endOf(n.addr)
+	switch {
+	case pk.v.IsPing():
+		to.Port = pk.v.DstPort
+	case pk.v.Mark&wire.Ports == 0:
+		to.Port = 0
+	case to.Port == 0:
+		to.Port = p.Dst.Port()
+	}
+	if n.addr.Addr().Is4() != (pk.v.Version == 4) {
+		w.unchoose(n)
+		w.refuse(pk, svc, NoNode)
+		return
+	}
+	if w.tr != nil {
+		w.tr.begin(svc, n)
+		rec := record{vip: endOf(pk.key.Dst()), client: endOf(pk.key.Src()), node: to}
+		if pk.v.Proto == wire.ProtoSCTP {
+			rec.flags = isSCTP
+		}
+		if w.translate(pk, &rec, toNode) {
+			w.forward(pk)
+		}
+		return
+	}
+	r, reason := w.store(pk, svc, n, &to)
+	if reason != NotDropped {
+		w.unchoose(n)
+		w.refuse(pk, svc, reason)
+		return
+	}
+	w.fresh = true
+	w.hit(pk, r)
+}
+
+func (w *Worker) unchoose(n *node) {
+	if w.tr == nil {
+		n.pool.Release(n.id)
+	}
+}

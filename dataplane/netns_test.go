@@ -1,0 +1,439 @@
+//go:build linux
+
+package dataplane_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/dataplane/tun"
+	"github.com/lbprim/lbprim/internal/netns"
+	"github.com/lbprim/lbprim/internal/testenv"
+	"github.com/lbprim/lbprim/policy"
+	"github.com/lbprim/lbprim/steering"
+)
+
+// world is a client host, a balancer host and two server hosts, joined by veth: the kernel's own
+// stack at every end, a Plane on a TUN device between them.
+//
+//	client 10.70.0.2 ── 10.70.0.1 balancer 10.70.i.1 ── 10.70.i.2 server i
+type world struct {
+	client, balancer *netns.Namespace
+	servers          [2]*netns.Namespace
+	device           *tun.Device
+	plane            *dataplane.Plane
+	nodes            map[bool][]steering.Node
+	pools            map[bool]*steering.Pool
+}
+
+func wvip(v6 bool) netip.Addr {
+	if v6 {
+		return netip.MustParseAddr("2001:db8::70")
+	}
+	return netip.MustParseAddr("192.0.2.70")
+}
+
+func waddr(v6 bool, cable, host byte) netip.Addr {
+	if v6 {
+		return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x70, 7: cable, 15: host})
+	}
+	return netip.AddrFrom4([4]byte{10, 70, cable, host})
+}
+
+func onLink(cable, host byte) []netip.Prefix {
+	return []netip.Prefix{netip.PrefixFrom(waddr(false, cable, host), 24), netip.PrefixFrom(waddr(true, cable, host), 64)}
+}
+
+func newWorld(t *testing.T, noOffload bool) *world {
+	t.Helper()
+	testenv.NeedNetns(t)
+	w := &world{nodes: map[bool][]steering.Node{}, pools: map[bool]*steering.Pool{}}
+	for _, n := range []**netns.Namespace{&w.client, &w.balancer, &w.servers[0], &w.servers[1]} {
+		ns, err := netns.New()
+		require.NoError(t, err)
+		t.Cleanup(func() { ns.Close() })
+		*n = ns
+	}
+	cables := []string{"c0", "s1", "s2"}
+	for i, h := range []*netns.Namespace{w.client, w.servers[0], w.servers[1]} {
+		require.NoError(t, netns.Join(
+			netns.End{NS: w.balancer, Name: cables[i], Addrs: onLink(byte(i), 1), NoOffload: noOffload},
+			netns.End{NS: h, Name: "eth0", Addrs: onLink(byte(i), 2), NoOffload: noOffload}))
+		require.NoError(t, h.DefaultVia(waddr(false, byte(i), 1), waddr(true, byte(i), 1)))
+	}
+	require.NoError(t, w.balancer.Router())
+	require.NoError(t, w.balancer.Do(func() (err error) {
+		w.device, err = tun.Open(&tun.Config{
+			Routes: []netip.Prefix{netip.PrefixFrom(wvip(false), 32), netip.PrefixFrom(wvip(true), 128)},
+			Divert: cables[1:],
+		})
+		return err
+	}))
+	t.Cleanup(func() { w.device.Close() })
+
+	ids := &steering.IDs{}
+	var rules []policy.Rule[*dataplane.Service]
+	for _, v6 := range []bool{false, true} {
+		for i := range w.servers {
+			w.nodes[v6] = append(w.nodes[v6], steering.Node{Name: fmt.Sprintf("server%d-%v", i, v6), Addr: netip.AddrPortFrom(waddr(v6, byte(1+i), 2), 0)})
+		}
+		pool, err := steering.NewPool(&steering.Config{Metric: steering.RoundRobin, IDs: ids}, w.nodes[v6]...)
+		require.NoError(t, err)
+		w.pools[v6] = pool
+		name := fmt.Sprintf("all-%v", v6)
+		rules = append(rules, policy.Rule[*dataplane.Service]{
+			Name: name, Match: policy.Match{Dst: netip.PrefixFrom(wvip(v6), wvip(v6).BitLen())},
+			Value: &dataplane.Service{Name: name, Pool: pool, Mode: clienttable.ServerPerSession},
+		})
+	}
+	table, err := policy.Compile(nil, rules...)
+	require.NoError(t, err)
+	w.plane, err = dataplane.New(&dataplane.Config{Policies: table, Devices: []dataplane.Device{w.device}, MaxSessions: 1 << 14})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.plane.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Error("Run does not end")
+		}
+		require.NoError(t, w.plane.Close())
+		if t.Failed() {
+			for reason, n := range w.plane.Drops() {
+				t.Logf("dropped: %s %d", reason, n)
+			}
+			t.Logf("device: %+v", w.device.Stats())
+		}
+	})
+	return w
+}
+
+// families runs a test over both, and over cables with and without offloads: with them
+// super-packets pass whole, without them receivers verify every checksum.
+func families(t *testing.T, f func(t *testing.T, w *world, v6 bool)) {
+	for _, noOffload := range []bool{false, true} {
+		name := map[bool]string{false: "super-packets", true: "verified checksums"}[noOffload]
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, noOffload)
+			for _, v6 := range []bool{false, true} {
+				t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) { f(t, w, v6) })
+			}
+		})
+	}
+}
+
+// listener is a TCP server on one of the hosts that can be killed.
+type listener struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// serve starts a server on host i that sends back what it gets, after its own number.
+func (w *world) serve(t *testing.T, i int, v6 bool, port uint16) *listener {
+	t.Helper()
+	ln, err := w.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port).String())
+	require.NoError(t, err)
+	l := &listener{Listener: ln}
+	t.Cleanup(l.kill)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			l.mu.Lock()
+			l.conns = append(l.conns, c)
+			l.mu.Unlock()
+			go func() {
+				defer c.Close()
+				if _, err := c.Write([]byte{byte(i)}); err == nil {
+					io.Copy(c, c)
+				}
+			}()
+		}
+	}()
+	return l
+}
+
+// kill resets all connections and listens no more, as the kernel does for a process that dies.
+func (l *listener) kill() {
+	l.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	l.conns = nil
+}
+
+// dial connects to the VIP and returns the number of the server that answers.
+func (w *world) dial(v6 bool, port uint16) (c net.Conn, server int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err = w.client.DialContext(ctx, "tcp", netip.AddrPortFrom(wvip(v6), port).String())
+	if err != nil {
+		return nil, 0, err
+	}
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	var b [1]byte
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		c.Close()
+		return nil, 0, err
+	}
+	return c, int(b[0]), nil
+}
+
+// TestNetnsParallelTCP: 200 connections at a time, every byte compared.
+func TestNetnsParallelTCP(t *testing.T) {
+	families(t, func(t *testing.T, w *world, v6 bool) {
+		for i := range w.servers {
+			w.serve(t, i, v6, 5001)
+		}
+		const connections, size = 200, 150_000
+		var perServer [2]atomic.Int32
+		errs := make(chan error, connections)
+		for n := range connections {
+			go func() {
+				c, server, err := w.dial(v6, 5001)
+				if err != nil {
+					errs <- fmt.Errorf("dial: %w", err)
+					return
+				}
+				defer c.Close()
+				perServer[server].Add(1)
+				data := make([]byte, size)
+				rng := rand.New(rand.NewPCG(1, uint64(n)))
+				for i := range data {
+					data[i] = byte(rng.Uint32())
+				}
+				sent := make(chan error, 1)
+				go func() {
+					_, err := c.Write(data)
+					sent <- errors.Join(err, c.(*net.TCPConn).CloseWrite())
+				}()
+				got, err := io.ReadAll(c)
+				if err == nil && !bytes.Equal(data, got) {
+					err = fmt.Errorf("connection %d: %d bytes came back, not the %d sent", n, len(got), size)
+				}
+				errs <- errors.Join(err, <-sent)
+			}()
+		}
+		for range connections {
+			require.NoError(t, <-errs)
+		}
+		require.EqualValues(t, connections/2, perServer[0].Load())
+		require.EqualValues(t, connections/2, perServer[1].Load())
+	})
+}
+
+// TestNetnsUDP: datagrams of every size up to the MTU, each session by one server.
+func TestNetnsUDP(t *testing.T) {
+	families(t, func(t *testing.T, w *world, v6 bool) {
+		for i, ns := range w.servers {
+			p, err := ns.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), 5002).String())
+			require.NoError(t, err)
+			t.Cleanup(func() { p.Close() })
+			go func() {
+				b := make([]byte, 2000)
+				for {
+					n, from, err := p.ReadFrom(b[1:])
+					if err != nil {
+						return
+					}
+					b[0] = byte(i)
+					p.WriteTo(b[:1+n], from)
+				}
+			}()
+		}
+		var served [2]int
+		for session := range 8 {
+			c, err := w.client.DialContext(context.Background(), "udp", netip.AddrPortFrom(wvip(v6), 5002).String())
+			require.NoError(t, err)
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(20 * time.Second))
+			server := -1
+			for size := 0; size < 1400; size += 97 {
+				sent := bytes.Repeat([]byte{byte(session + size)}, size)
+				_, err := c.Write(sent)
+				require.NoError(t, err)
+				b := make([]byte, 2000)
+				n, err := c.Read(b)
+				require.NoError(t, err, "%d bytes", size)
+				require.Equal(t, sent, b[1:n])
+				require.True(t, server < 0 || server == int(b[0]), "one server a session")
+				server = int(b[0])
+			}
+			served[server]++
+		}
+		require.Equal(t, [2]int{4, 4}, served)
+	})
+}
+
+// TestNetnsICMP: an echo request through the VIP is answered by a server, and a server's error reaches
+// the client's socket.
+func TestNetnsICMP(t *testing.T) {
+	families(t, func(t *testing.T, w *world, v6 bool) {
+		network, typ, reply, proto := "ip4:icmp", icmp.Type(ipv4.ICMPTypeEcho), icmp.Type(ipv4.ICMPTypeEchoReply), 1
+		if v6 {
+			network, typ, reply, proto = "ip6:ipv6-icmp", ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply, 58
+		}
+		var p *icmp.PacketConn
+		require.NoError(t, w.client.Do(func() (err error) {
+			p, err = icmp.ListenPacket(network, waddr(v6, 0, 2).String())
+			return err
+		}))
+		defer p.Close()
+		p.SetDeadline(time.Now().Add(20 * time.Second))
+		for seq, size := range []int{0, 56, 1000, 1400} {
+			data := bytes.Repeat([]byte{byte(seq)}, size)
+			m := icmp.Message{Type: typ, Body: &icmp.Echo{ID: 77, Seq: seq, Data: data}}
+			b, err := m.Marshal(nil)
+			require.NoError(t, err)
+			_, err = p.WriteTo(b, &net.IPAddr{IP: wvip(v6).AsSlice()})
+			require.NoError(t, err)
+			for {
+				b := make([]byte, 2000)
+				n, from, err := p.ReadFrom(b)
+				require.NoError(t, err)
+				m, err := icmp.ParseMessage(proto, b[:n])
+				require.NoError(t, err)
+				if m.Type != reply {
+					continue // the kernel's own neighbour discovery
+				}
+				require.Equal(t, wvip(v6).String(), from.(*net.IPAddr).IP.String())
+				e := m.Body.(*icmp.Echo)
+				require.Equal(t, seq, e.Seq)
+				require.Equal(t, 77, e.ID)
+				require.Equal(t, data, append([]byte{}, e.Data...))
+				break
+			}
+		}
+
+		// Port unreachable, from a server without such a port.
+		c, err := w.client.DialContext(context.Background(), "udp", netip.AddrPortFrom(wvip(v6), 5999).String())
+		require.NoError(t, err)
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		_, err = c.Write([]byte("anybody?"))
+		require.NoError(t, err)
+		_, err = c.Read(make([]byte, 100))
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	})
+}
+
+// TestNetnsServerKilledUnderLoad: while clients connect as fast as they can, a server dies. Once it is known to
+// be down nobody is sent there, its connections are reset when their clients next speak, and those of the
+// other server go on.
+func TestNetnsServerKilledUnderLoad(t *testing.T) {
+	families(t, func(t *testing.T, w *world, v6 bool) {
+		var ls [2]*listener
+		for i := range w.servers {
+			ls[i] = w.serve(t, i, v6, 5003)
+		}
+		dead := w.nodes[v6][1].Name
+		t.Cleanup(func() { w.plane.SetUp(dead, true) })
+
+		open := map[int][]net.Conn{}
+		for range 20 {
+			c, server, err := w.dial(v6, 5003)
+			require.NoError(t, err)
+			defer c.Close()
+			open[server] = append(open[server], c)
+		}
+		require.Len(t, open[0], 10)
+		require.Len(t, open[1], 10)
+
+		var known atomic.Bool // that it is dead
+		var before, after, excused atomic.Int64
+		ctx, stop := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop()
+		bad := make(chan error, 100)
+		for range 4 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					told := known.Load() // before the SYN
+					c, server, err := w.dial(v6, 5003)
+					if err == nil {
+						_, err = c.Write([]byte("x"))
+						if err == nil {
+							_, err = io.ReadFull(c, make([]byte, 1))
+						}
+						c.Close()
+					}
+					switch {
+					case err != nil && told:
+						bad <- err
+						return
+					case err != nil:
+						excused.Add(1)
+					case told && server == 1:
+						bad <- errors.New("a connection went to the dead server")
+						return
+					case told:
+						after.Add(1)
+					default:
+						before.Add(1)
+					}
+					runtime.Gosched()
+				}
+			})
+		}
+		wait := func(n *atomic.Int64, least int64) {
+			for deadline := time.Now().Add(30 * time.Second); n.Load() < least; time.Sleep(5 * time.Millisecond) {
+				require.True(t, time.Now().Before(deadline), "no progress: %d of %d", n.Load(), least)
+				require.Empty(t, bad)
+			}
+		}
+		wait(&before, 50)
+		ls[1].Close()
+		time.Sleep(20 * time.Millisecond)
+		require.Positive(t, w.plane.SetUp(dead, false))
+		known.Store(true)
+		wait(&after, 100)
+		stop()
+		wg.Wait()
+		require.Empty(t, bad)
+		t.Logf("%d connections before, %d failed in the unnoticed moment, %d after", before.Load(), excused.Load(), after.Load())
+
+		for _, c := range open[0] {
+			_, err := c.Write([]byte("still here"))
+			require.NoError(t, err)
+			b := make([]byte, 10)
+			_, err = io.ReadFull(c, b)
+			require.NoError(t, err)
+			require.Equal(t, "still here", string(b))
+		}
+		for _, c := range open[1] {
+			_, err := c.Write([]byte("hello?"))
+			require.NoError(t, err)
+			_, err = c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+		}
+	})
+}

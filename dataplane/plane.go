@@ -1,0 +1,288 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/steering"
+)
+
+// Plane forwards packets. Use [New]; it must not be copied. Its methods are safe for
+// concurrent use.
+type Plane struct {
+	cfg   Config
+	epoch time.Time
+
+	sessions  *clienttable.Table[clienttable.Flow, ref]
+	assocs    *clienttable.Table[clienttable.Association, binding]
+	fragments *fragments
+	slab      *slab
+	snap      atomic.Pointer[snapshot]
+	closed    atomic.Bool
+
+	mu        sync.Mutex // for changes of the snapshot
+	pools     []*pool
+	serviceNo map[string]uint32
+	poolNo    uint32
+
+	wmu     sync.Mutex
+	workers []*Worker
+	process sync.Mutex
+	own     *Worker // of Process
+}
+
+// binding is the value of an association: which service and node a client got.
+type binding struct{ node, service uint32 }
+
+// New returns a Plane. The error joins all faults of cfg. The Plane holds memory outside the Go
+// heap until Close.
+func New(cfg *Config) (*Plane, error) {
+	c, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments()}
+	p.snap.Store(&snapshot{})
+	// A tenth of the records may be in limbo at a time.
+	p.slab = newSlab(c.MaxSessions + c.MaxSessions/8 + 64)
+	p.sessions, err = clienttable.New(&clienttable.Config[clienttable.Flow, ref]{
+		MaxEntries: 2 * c.MaxSessions, OnRemove: p.removed, Owner: func(r ref) uint32 { return r.node },
+	})
+	if err == nil {
+		p.assocs, err = clienttable.New(&clienttable.Config[clienttable.Association, binding]{
+			MaxEntries: c.MaxAssociations, Full: clienttable.EvictOldest, Owner: func(b binding) uint32 { return b.node },
+		})
+	}
+	if err == nil {
+		p.mu.Lock()
+		err = p.apply(c.Policies)
+		p.mu.Unlock()
+	}
+	if err != nil {
+		p.free()
+		return nil, err
+	}
+	p.own = p.NewWorker(c.Link)
+	return p, nil
+}
+
+func (p *Plane) free() {
+	if p.sessions != nil {
+		p.sessions.Close()
+	}
+	if p.assocs != nil {
+		p.assocs.Close()
+	}
+}
+
+// Close gives the tables' memory back, after Run has returned. Sessions are forgotten without being
+// ended, and their nodes' counts given back.
+func (p *Plane) Close() error {
+	if !p.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	p.sessions.Clear()
+	p.free()
+	return nil
+}
+
+const ticksPerSecond = 16
+
+func ticks(d time.Duration) int64 { return int64(d / (time.Second / ticksPerSecond)) }
+
+// tick returns now as the clock of half.touched.
+func (p *Plane) tick(now time.Time) uint32 { return uint32(ticks(now.Sub(p.epoch))) }
+
+// removed is called for every session entry that leaves the table, for whatever reason: the
+// entry towards the node gives the node's count back, and takes the entry of the other
+// direction with it; so does the other way round.
+func (p *Plane) removed(k clienttable.Flow, r ref, _ clienttable.Reason) {
+	rec := &p.slab.recs[r.record()]
+	if r.dir() == toNode {
+		p.release(rec.nodeNo)
+	}
+	other := rec.other(k.Protocol(), r.dir())
+	if rec.entries.Add(-1) == 0 {
+		p.slab.giveBack(r.record())
+		return
+	}
+	if o, ok := p.sessions.Peek(other); ok && o.record() == r.record() && o.dir() != r.dir() {
+		p.sessions.Delete(other)
+	}
+}
+
+func (p *Plane) release(no uint32) {
+	if n := p.snap.Load().nodes[no]; !n.gone {
+		n.pool.Release(n.id)
+	}
+}
+
+// lose makes everything forget a node that may not keep its sessions: at once, and without
+// looking for them.
+func (p *Plane) lose(n *node) {
+	p.sessions.Invalidate(uint32(n.id))
+	p.assocs.Invalidate(uint32(n.id))
+	p.cfg.Logger.Info("node lost", "node", n.name, "addr", n.addr)
+}
+
+// SetUp reports a node's health, in every pool of the Plane that has a node of this name, and
+// returns how many these are. The sessions of a node that goes down are invalid from
+// then on.
+func (p *Plane) SetUp(name string, up bool) (pools int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.pools {
+		if id, ok := q.ID(name); ok {
+			q.SetUp(id, up)
+			pools++
+		}
+	}
+	if pools > 0 {
+		p.refresh()
+	}
+	return pools
+}
+
+// SetNodes replaces the nodes of a pool by the rules of steering.Pool.Set, and has the Plane
+// take note at once. Use it instead of calling Set; a Plane notices changes made otherwise
+// within a second.
+func (p *Plane) SetNodes(pool *steering.Pool, nodes ...steering.Node) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.snap.Load().table
+	var errs []error
+	if t != nil {
+		for r := range t.All() {
+			if r.Value.Pool != pool {
+				continue
+			}
+			for _, n := range nodes {
+				if a := n.Addr.Addr().Unmap(); !a.IsValid() || a.Is4() != r.Match.Dst.Addr().Is4() {
+					errs = append(errs, invalid(fmt.Sprintf("rule %q: node %q: Addr", r.Name, n.Name), n.Addr,
+						fmt.Sprintf("an address of the family of %v", r.Match.Dst)))
+				}
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if _, err := pool.Set(nodes...); err != nil {
+		return err
+	}
+	return p.refresh()
+}
+
+// notice looks at the pools at once.
+func (p *Plane) notice() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refresh(); err != nil {
+		p.cfg.Logger.Error("pools", "err", err)
+	}
+}
+
+// refresh looks at all pools anew. p.mu is held.
+func (p *Plane) refresh() error {
+	old := p.snap.Load()
+	next := *old
+	return p.publish(&next, p.pools)
+}
+
+// Drain has the Plane take no new session, or take them again. Sessions go on.
+func (p *Plane) Drain(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := *p.snap.Load()
+	next.draining = on
+	p.snap.Store(&next)
+}
+
+// stale reports whether a pool has changed without the Plane being told. p.mu is held.
+func (p *Plane) stale() bool {
+	s := p.snap.Load()
+	known := 0
+	for _, q := range p.pools {
+		usable := int32(0)
+		for id, st := range q.All() {
+			n := s.byID[id]
+			if n == nil || n.gone || n.name != st.Node.Name || n.keep != q.Usable(id) ||
+				n.addr != netip.AddrPortFrom(st.Node.Addr.Addr().Unmap(), st.Node.Addr.Port()) {
+				return true
+			}
+			known++
+			if st.State == steering.Available || st.State == steering.AtLimit {
+				usable++
+			}
+			if !n.keep && st.Sessions > 0 {
+				// Picked just before the node was lost, and stored just after: or not
+				// yet swept.
+				p.sessions.Invalidate(uint32(id))
+			}
+		}
+		if usable != q.usable.Load() {
+			return true
+		}
+	}
+	for _, n := range s.nodes {
+		if !n.gone {
+			known--
+		}
+	}
+	return known != 0
+}
+
+// Step does what has to be done from time to time: it removes what has aged, up to a bound,
+// and takes note of changes of the pools. more says that there is more to remove. [Plane.Run] calls
+// it; callers of Process call it about once a second.
+func (p *Plane) Step(now time.Time) (more bool) {
+	const limit = 4096
+	n := p.sessions.Sweep(now, limit)
+	n = max(n, p.assocs.Sweep(now, limit))
+	p.fragments.step(now)
+	p.mu.Lock()
+	if p.stale() {
+		if err := p.refresh(); err != nil {
+			p.cfg.Logger.Error("pools", "err", err)
+		}
+	}
+	p.pools = slices.DeleteFunc(p.pools, func(q *pool) bool { return q.idle && p.empty(q) })
+	p.mu.Unlock()
+	p.slab.recycle(p.quiesce)
+	return n >= limit
+}
+
+// empty reports whether a pool that no service uses any more has lost its last session.
+func (p *Plane) empty(q *pool) bool {
+	for _, st := range q.All() {
+		if st.Sessions > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// quiesce waits until every batch that is under way has ended.
+func (p *Plane) quiesce() {
+	p.wmu.Lock()
+	ws := slices.Clone(p.workers)
+	p.wmu.Unlock()
+	for _, w := range ws {
+		w.mu.Lock()
+		w.mu.Unlock() //nolint:staticcheck // nothing to do inside: having had the lock is what counts
+	}
+}
+
+// Process handles packets without any I/O, by the Plane's own worker; see [Worker.Process].
+// It is for tests and for I/O of another kind. Calls wait for each other.
+func (p *Plane) Process(now time.Time, bufs [][]byte, sizes []int, offset int, verdicts []Verdict) (out [][]byte) {
+	p.process.Lock()
+	defer p.process.Unlock()
+	return p.own.Process(now, bufs, sizes, offset, verdicts)
+}

@@ -1,0 +1,123 @@
+package dataplane
+
+import "github.com/lbprim/lbprim/internal/wire"
+
+// Reason says why a packet was dropped. The zero Reason is none: it was not.
+type Reason uint8
+
+// The reasons, from the packet's own faults to those of the configuration and the servers.
+const (
+	NotDropped Reason = iota
+
+	Truncated    // shorter than its headers or its own length say
+	BadVersion   // neither IPv4 nor IPv6
+	BadHeader    // impossible header length
+	BadLength    // length fields contradict each other
+	BadExtension // IPv6 extension headers too many, misplaced or cut
+	BadTransport // transport header cut or contradictory
+	BadFragment  // fragment with an impossible offset or length
+	TinyFragment // first fragment without the whole transport header
+	BadFrame     // Ethernet header cut, or too many VLAN tags
+	ZeroChecksum // UDP over IPv6 without a checksum
+	SourceRouted // IPv6 routing header with segments left, or home address: cannot be translated
+	Authentic    // IPv6 authentication header: must not be translated
+	OddOffload   // partial checksum or segmentation that does not fit the packet
+
+	FragmentLost    // later fragment whose first one was not seen in time
+	FragmentOverlap // fragments that overlap
+	FragmentsFull   // too many fragments wait
+
+	NoPolicy      // for a virtual address, but no policy matches
+	NoNode        // no node of the service may take a new session
+	Overload      // every node of the service is at its limit
+	TableFull     // the session table is full of established sessions
+	NoPort        // no port is left to tell two sessions apart
+	NoSession     // belongs to no session, and must not start one
+	NodeAlone     // from a node's service address and port, but of no session
+	ForeignPacket // for no virtual address, of no session, and foreign packets are dropped
+	NoQuote       // ICMP error whose quoted packet cannot be read
+	BadQuote      // ICMP error whose quoted header has a wrong checksum
+	Unanswered    // ICMP message for a virtual address that is neither forwarded nor answered
+	Draining      // new session while the plane takes no new ones
+	NoRoute       // next hop unknown
+	TTLExpired    // time to live used up
+	TooBig        // larger than the next link takes, and not to be fragmented
+	Refused       // by the action of the service
+	NotIP         // neither IPv4 nor IPv6, on a device without a host behind it
+	WriteFailed   // the device did not take it
+	numReasons
+)
+
+var reasonNames = []string{
+	"not-dropped",
+	"truncated", "bad-version", "bad-header", "bad-length", "bad-extension", "bad-transport", "bad-fragment", "tiny-fragment", "bad-frame",
+	"zero-checksum", "source-routed", "authentic", "odd-offload",
+	"fragment-lost", "fragment-overlap", "fragments-full",
+	"no-policy", "no-node", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
+	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed",
+}
+
+// String returns the name of r.
+func (r Reason) String() string { return enumString("Reason", uint8(r), reasonNames) }
+
+// AppendText implements encoding.TextAppender.
+func (r Reason) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, "reason", uint8(r), reasonNames)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (r Reason) MarshalText() ([]byte, error) { return r.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *Reason) UnmarshalText(text []byte) error {
+	v, err := parseEnum("reason", text, reasonNames)
+	if err == nil {
+		*r = Reason(v)
+	}
+	return err
+}
+
+// parseReason translates what the parser says.
+var parseReason = [...]Reason{
+	wire.OK: NotDropped, wire.Short: Truncated, wire.BadVersion: BadVersion, wire.BadHeader: BadHeader, wire.BadLength: BadLength,
+	wire.BadExt: BadExtension, wire.BadTransport: BadTransport, wire.BadFragment: BadFragment, wire.TinyFragment: TinyFragment,
+}
+
+// Verdict is what became of a packet. The zero Verdict is Dropped.
+type Verdict uint8
+
+const (
+	// Dropped packets go nowhere; a [Reason] is counted.
+	Dropped Verdict = iota
+	// Forwarded packets belong to a session and go to its other side.
+	Forwarded
+	// Passed packets are no business of the Plane's and go on as they came.
+	Passed
+	// Answered packets were answered by the Plane itself: by a reset, an echo reply or an
+	// ICMP error.
+	Answered
+	// Held packets wait for another one, as fragments do that came before the first.
+	Held
+)
+
+var verdictNames = []string{"dropped", "forwarded", "passed", "answered", "held"}
+
+// String returns the name of v.
+func (v Verdict) String() string { return enumString("Verdict", uint8(v), verdictNames) }
+
+// AppendText implements encoding.TextAppender.
+func (v Verdict) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, "verdict", uint8(v), verdictNames)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (v Verdict) MarshalText() ([]byte, error) { return v.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *Verdict) UnmarshalText(text []byte) error {
+	n, err := parseEnum("verdict", text, verdictNames)
+	if err == nil {
+		*v = Verdict(n)
+	}
+	return err
+}

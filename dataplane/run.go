@@ -1,0 +1,116 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// bufferSize holds the largest super-packet, with an Ethernet header and tags.
+const bufferSize = ReadOffset + 65535 + 64
+
+// Run forwards packets between the devices of Config until ctx is done or a device fails. It has
+// one worker for each device. It closes the devices before it returns: nil after
+// ctx is done, else the first device's error. It must not be called twice.
+func (p *Plane) Run(ctx context.Context) error {
+	if len(p.cfg.Devices) == 0 {
+		return fmt.Errorf("%w: Config.Devices: none, want at least one to Run", ErrInvalid)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i, d := range p.cfg.Devices {
+		wg.Go(func() {
+			if err := p.runDevice(d); err != nil && !errors.Is(err, os.ErrClosed) {
+				cancel(fmt.Errorf("dataplane: device %d: %w", i, err))
+				return
+			}
+			cancel(nil)
+		})
+	}
+	wg.Go(func() { p.maintain(ctx) })
+	<-ctx.Done()
+	for _, d := range p.cfg.Devices {
+		d.Close()
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// maintain calls Step once a second, and more often while there is much to do.
+func (p *Plane) maintain(ctx context.Context) {
+	const pause = time.Second
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		next := pause
+		if p.Step(time.Now()) {
+			next = time.Millisecond
+		}
+		t.Reset(next)
+	}
+}
+
+// runDevice is a worker.
+func (p *Plane) runDevice(d Device) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	w := p.NewWorker(linkOf(d))
+	n := max(d.BatchSize(), 1)
+	bufs, sizes := make([][]byte, n), make([]int, n)
+	for i := range bufs {
+		bufs[i] = make([]byte, bufferSize)
+	}
+	for {
+		n, err := d.Read(bufs, sizes, ReadOffset)
+		if err != nil && n == 0 {
+			return err
+		}
+		out := w.Process(time.Now(), bufs[:n], sizes, ReadOffset, nil)
+		if werr := w.write(d, out); werr != nil {
+			return werr
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// write sends packets, and counts those that the device does not take.
+func (w *Worker) write(d Device, out [][]byte) error {
+	for len(out) > 0 {
+		n, err := d.Write(out, Headroom)
+		out = out[min(n, len(out)):]
+		if err == nil {
+			if n == 0 {
+				return errNoProgress
+			}
+			continue
+		}
+		if errors.Is(err, os.ErrClosed) {
+			return err
+		}
+		if len(out) == 0 {
+			return nil
+		}
+		w.mu.Lock()
+		w.stats.drops[WriteFailed]++
+		w.mu.Unlock()
+		out = out[1:]
+	}
+	return nil
+}
+
+var errNoProgress = errors.New("write took no packet and gave no error")

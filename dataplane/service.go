@@ -1,0 +1,155 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/steering"
+)
+
+// Service is what a policy resolves to: which nodes serve, how clients are remembered, and
+// how packets reach a node. It is plain data and must not be changed once it is
+// part of a table given to a [Plane]; a table with a changed copy under the same name
+// takes its place without disturbing sessions.
+type Service struct {
+	// Name is the service's identity over any number of tables. Required.
+	Name string
+	// Pool has the nodes. Required. All pools of a Plane share one steering.IDs, or are
+	// one pool.
+	Pool *steering.Pool
+	// Mode says how clients are remembered. Default: an entry per session, and the same
+	// node for a client's next session.
+	Mode clienttable.Mode
+	// Forward is how packets reach the node. Default NAT.
+	Forward Forward
+
+	// Ageing says for how long sessions are remembered. Default: idle for a minute, 5 s until a TCP
+	// handshake is complete.
+	Ageing clienttable.Ageing
+	// ClientBits4 and ClientBits6 group clients for associations: clients with these leading bits in
+	// common count as one. Default: all bits; negative: none, so that all clients are one.
+	ClientBits4, ClientBits6 int
+
+	// MidStream is what happens to a TCP packet that starts no connection and for which none is
+	// known, because its server was lost, or for another reason. Default Reset.
+	MidStream MidStream
+}
+
+// Forward is how packets reach a node.
+type Forward uint8
+
+const (
+	// NAT rewrites the destination, and the source of the answers, which must pass the
+	// balancer.
+	NAT Forward = iota
+)
+
+var forwardNames = []string{"nat"}
+
+// String returns the name of f.
+func (f Forward) String() string { return enumString("Forward", uint8(f), forwardNames) }
+
+// AppendText implements encoding.TextAppender.
+func (f Forward) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, "forwarding", uint8(f), forwardNames)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (f Forward) MarshalText() ([]byte, error) { return f.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *Forward) UnmarshalText(text []byte) error {
+	v, err := parseEnum("forwarding", text, forwardNames)
+	if err == nil {
+		*f = Forward(v)
+	}
+	return err
+}
+
+// MidStream is what happens to a TCP packet of an unknown connection to a virtual
+// address.
+type MidStream uint8
+
+const (
+	// Reset answers with a reset that the client must believe.
+	Reset MidStream = iota
+	// Silent drops it.
+	Silent
+	// Reselect gives it to a node as if it began a session.
+	Reselect
+)
+
+var midStreamNames = []string{"reset", "silent", "reselect"}
+
+// String returns the name of m.
+func (m MidStream) String() string { return enumString("MidStream", uint8(m), midStreamNames) }
+
+// AppendText implements encoding.TextAppender.
+func (m MidStream) AppendText(b []byte) ([]byte, error) {
+	return enumText(b, "mid-stream action", uint8(m), midStreamNames)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (m MidStream) MarshalText() ([]byte, error) { return m.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *MidStream) UnmarshalText(text []byte) error {
+	v, err := parseEnum("mid-stream action", text, midStreamNames)
+	if err == nil {
+		*m = MidStream(v)
+	}
+	return err
+}
+
+// ErrInvalid is wrapped by every fault of a configuration.
+var ErrInvalid = errors.New("dataplane: invalid configuration")
+
+func invalid(field string, value any, want string) error {
+	return fmt.Errorf("%w: %s = %v: want %s", ErrInvalid, field, value, want)
+}
+
+// resolve returns s with its zero fields filled in, or all its faults.
+func (s *Service) resolve() (Service, error) {
+	r := *s
+	var errs []error
+	bad := func(field string, value any, want string) {
+		errs = append(errs, invalid(fmt.Sprintf("Service %q.%s", s.Name, field), value, want))
+	}
+	if r.Name == "" {
+		bad("Name", `""`, "a name")
+	}
+	if r.Pool == nil {
+		bad("Pool", nil, "a pool of nodes")
+	}
+	if int(r.Forward) >= len(forwardNames) {
+		bad("Forward", uint8(r.Forward), "a mode of this package")
+	}
+	if int(r.MidStream) >= len(midStreamNames) {
+		bad("MidStream", uint8(r.MidStream), "reset, silent or reselect")
+	}
+	if _, err := clienttable.NewTimers(&r.Ageing); err != nil {
+		errs = append(errs, fmt.Errorf("%w: Service %q.Ageing: %w", ErrInvalid, s.Name, err))
+	}
+	if r.Ageing.NoUDP {
+		bad("Ageing.NoUDP", true, "false: without an entry, answers cannot be translated back")
+	}
+	if int(r.Mode) > int(clienttable.RemoveOnEndServerPerSession) {
+		bad("Mode", uint8(r.Mode), "a mode of package clienttable")
+	}
+	for _, c := range []struct {
+		name  string
+		value *int
+		most  int
+	}{{"ClientBits4", &r.ClientBits4, 32}, {"ClientBits6", &r.ClientBits6, 128}} {
+		switch {
+		case *c.value == 0:
+			*c.value = c.most
+		case *c.value < 0:
+			*c.value = 0
+		case *c.value > c.most:
+			bad(c.name, *c.value, fmt.Sprintf("1 to %d, 0 for all bits, or negative for none", c.most))
+		}
+	}
+	return r, errors.Join(errs...)
+}

@@ -1,0 +1,156 @@
+package dataplane
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+)
+
+// ref is the value of a session entry: the session's record and the direction its key
+// has, and the node, so that all of a node's entries can be invalidated at once. With its
+// key and what the table adds it fills one cache line.
+type ref struct {
+	at   uint32 // record<<1 | direction
+	node uint32
+}
+
+// Directions of a session.
+const (
+	toNode   = uint32(clienttable.FromClient)
+	toClient = uint32(clienttable.FromServer)
+)
+
+func (r ref) record() uint32 { return r.at >> 1 }
+func (r ref) dir() uint32    { return r.at & 1 }
+
+// record is what both directions of a session share: two cache lines, the first of which is
+// enough for protocols without a state.
+//
+//	client > vip   becomes   client, or local if set > node
+//	node > client or local   becomes   vip > client
+type record struct {
+	vip, node wire.End
+	flags     uint16
+	_         uint16
+	nodeNo    uint32 // in the Plane's list of nodes
+	service   uint32 // in the Plane's list of services
+	// touched is, by direction, when the entry of the other direction was last kept alive
+	// for the sake of this one, in ticks of the Plane's clock.
+	touched [2]atomic.Uint32
+	entries atomic.Int32 // how many of the two are still in the table
+	lock    spinLock     // guards tcp
+	tcp     clienttable.TCPState
+
+	client, local wire.End
+	_             [4]byte
+}
+
+// Flags of a record.
+const (
+	isTCP = 1 << iota
+	isSCTP
+	hasLocal // the source is translated, too
+)
+
+// ends returns what the packets of a direction get; nil stays.
+func (r *record) ends(dir uint32) (src, dst *wire.End) {
+	if dir == toNode {
+		dst = &r.node
+		if r.flags&hasLocal != 0 {
+			src = &r.local
+		}
+		return src, dst
+	}
+	src = &r.vip
+	if r.flags&hasLocal != 0 {
+		dst = &r.client
+	}
+	return src, dst
+}
+
+// other returns the key of the other direction's entry.
+func (r *record) other(proto uint8, dir uint32) clienttable.Flow {
+	if dir == toClient {
+		return clienttable.MakeFlow6(proto, r.client.Addr, r.vip.Addr, r.client.Port, r.vip.Port)
+	}
+	to := &r.client
+	if r.flags&hasLocal != 0 {
+		to = &r.local
+	}
+	return clienttable.MakeFlow6(proto, r.node.Addr, to.Addr, r.node.Port, to.Port)
+}
+
+// spinLock guards a few instructions. The zero spinLock is open.
+type spinLock struct{ v atomic.Uint32 }
+
+func (l *spinLock) acquire() {
+	for i := 1; !l.v.CompareAndSwap(0, 1); i++ {
+		if i%64 == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+func (l *spinLock) release() { l.v.Store(0) }
+
+// slab is the store of records. A record that a worker may still be reading, because it
+// looked its entry up before that left the table, is not given out again: records given
+// back wait in limbo until every batch that was under way has ended.
+type slab struct {
+	recs []record
+
+	mu    sync.Mutex
+	free  []uint32
+	fresh uint32 // never used from here on
+	limbo []uint32
+}
+
+func newSlab(n int) *slab { return &slab{recs: make([]record, n)} }
+
+// alloc returns a record whose fields the caller sets, all of them.
+func (s *slab) alloc() (at uint32, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.free); n > 0 {
+		at, s.free = s.free[n-1], s.free[:n-1]
+		return at, true
+	}
+	if int(s.fresh) == len(s.recs) {
+		return 0, false
+	}
+	s.fresh++
+	return s.fresh - 1, true
+}
+
+// giveBack puts a record into limbo.
+func (s *slab) giveBack(at uint32) {
+	s.mu.Lock()
+	s.limbo = append(s.limbo, at)
+	s.mu.Unlock()
+}
+
+// recycle makes the records given back so far available again, after pass has waited
+// for every batch that was under way to end.
+func (s *slab) recycle(pass func()) {
+	s.mu.Lock()
+	old := s.limbo
+	s.limbo = nil
+	s.mu.Unlock()
+	if len(old) == 0 {
+		return
+	}
+	pass()
+	s.mu.Lock()
+	s.free = append(s.free, old...)
+	s.mu.Unlock()
+}
+
+// inUse returns how many records hold a session.
+func (s *slab) inUse() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int(s.fresh) - len(s.free) - len(s.limbo)
+}

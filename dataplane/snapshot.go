@@ -1,0 +1,276 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/policy"
+	"github.com/lbprim/lbprim/steering"
+)
+
+// service is a Service in force. Its number never changes and is never given to another
+// name; so sessions name their service by it.
+type service struct {
+	no      uint32
+	conf    Service
+	pool    *pool
+	timers  *clienttable.Timers
+	clients clienttable.Grouping
+	// touch is how often a packet of one direction keeps the entry of the other one alive, in
+	// ticks: a sixteenth of the idle time.
+	touch uint32
+}
+
+// vip is what the Plane knows of a virtual address beside its policies.
+type vip struct {
+	pools   []*pool
+	regular []clienttable.Grouping // the groupings of its services in Regular mode, without repetition
+}
+
+// pool is a steering.Pool with what was last seen of it.
+type pool struct {
+	*steering.Pool
+	no     uint32
+	usable atomic.Int32
+	idle   bool // no service in force uses it
+}
+
+// node is a service node. Like a service it has a number for good.
+type node struct {
+	no   uint32
+	id   steering.NodeID
+	pool *pool
+	name string
+	addr netip.AddrPort
+	keep bool // it may keep its sessions
+	gone bool // its pool does not know it any more
+}
+
+// snapshot is everything a worker needs beside the tables. It is immutable; a batch uses one.
+type snapshot struct {
+	table    *policy.Table[*Service]
+	services []*service
+	byConf   map[*Service]*service
+	vips     map[netip.Prefix]*vip
+	nodes    []*node
+	byID     map[steering.NodeID]*node
+	// ends are the addresses that nodes of NAT services answer from, with the answers that
+	// belong to sessions.
+	ends     map[netip.Addr][]answer
+	draining bool
+}
+
+// answer is a set of packets that a node sends only within sessions.
+type answer struct {
+	proto policy.Protocol
+	ports policy.PortRange
+}
+
+// Apply puts a table of policies in force. Sessions stay with their nodes, whatever the table says of
+// them; a service of the same name takes over counters and sessions. An identical table changes
+// nothing. All faults are reported at once, and then nothing changes.
+func (p *Plane) Apply(t *policy.Table[*Service]) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.apply(t)
+}
+
+func (p *Plane) apply(t *policy.Table[*Service]) error {
+	var errs []error
+	confs := make(map[*Service]Service)
+	names := make(map[string]*Service)
+	if t != nil {
+		for r := range t.All() {
+			s := r.Value
+			if s == nil {
+				errs = append(errs, invalid(fmt.Sprintf("rule %q: Value", r.Name), nil, "a service"))
+				continue
+			}
+			if _, seen := confs[s]; !seen {
+				c, err := s.resolve()
+				if err != nil {
+					errs = append(errs, err)
+				}
+				if o := names[s.Name]; o != nil && err == nil {
+					errs = append(errs, invalid(fmt.Sprintf("rule %q: Service.Name", r.Name), s.Name, "a name that no other service has"))
+				}
+				confs[s], names[s.Name] = c, s
+			}
+			if s.Pool != nil {
+				errs = append(errs, families(r, s)...)
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	old := p.snap.Load()
+	next := &snapshot{
+		table: t, services: append([]*service(nil), old.services...), byConf: make(map[*Service]*service),
+		vips: make(map[netip.Prefix]*vip), draining: old.draining,
+	}
+	pools := make(map[*steering.Pool]*pool)
+	for _, q := range p.pools {
+		q.idle = true
+		pools[q.Pool] = q
+	}
+	all := p.pools
+	for s, c := range confs {
+		n, ok := p.serviceNo[s.Name]
+		if !ok {
+			n = uint32(len(next.services))
+			p.serviceNo[s.Name] = n
+			next.services = append(next.services, nil)
+		}
+		q := pools[c.Pool]
+		if q == nil {
+			p.poolNo++
+			q = &pool{Pool: c.Pool, no: p.poolNo}
+			pools[c.Pool] = q
+			all = append(all, q)
+		}
+		q.idle = false
+		svc := &service{no: n, conf: c, pool: q, clients: grouping(&c)}
+		svc.timers, _ = clienttable.NewTimers(&c.Ageing) // resolve has seen to it that there is no error
+		svc.touch = touchTicks(svc.timers.Life(0, 0).TTL)
+		next.services[n], next.byConf[s] = svc, svc
+	}
+	if t != nil {
+		for r := range t.All() {
+			if r.Disabled || r.Internal {
+				continue
+			}
+			v := next.vips[r.Match.Dst]
+			if v == nil {
+				v = new(vip)
+				next.vips[r.Match.Dst] = v
+			}
+			c := confs[r.Value]
+			v.add(pools[c.Pool], &c)
+		}
+	}
+	return p.publish(next, all)
+}
+
+// families reports nodes that a rule's packets cannot be translated for.
+func families(r *policy.Rule[*Service], s *Service) (errs []error) {
+	for _, st := range s.Pool.All() {
+		if a := st.Node.Addr.Addr().Unmap(); a.Is4() != r.Match.Dst.Addr().Is4() || !a.IsValid() {
+			errs = append(errs, invalid(fmt.Sprintf("rule %q: Service %q: node %q: Addr", r.Name, s.Name, st.Node.Name), st.Node.Addr,
+				fmt.Sprintf("an address of the family of %v", r.Match.Dst)))
+		}
+	}
+	return errs
+}
+
+func (v *vip) add(q *pool, c *Service) {
+	known := false
+	for _, o := range v.pools {
+		known = known || o == q
+	}
+	if !known {
+		v.pools = append(v.pools, q)
+	}
+	if c.Mode.FullKey() {
+		return
+	}
+	m := grouping(c)
+	for _, o := range v.regular {
+		if o == m {
+			return
+		}
+	}
+	v.regular = append(v.regular, m)
+}
+
+// grouping returns the grouping of a service that resolve has seen.
+func grouping(c *Service) clienttable.Grouping {
+	g, _ := clienttable.NewGrouping(c.ClientBits4, c.ClientBits6)
+	return g
+}
+
+// publish completes next with the nodes of all pools and puts it in force. p.mu is held.
+func (p *Plane) publish(next *snapshot, pools []*pool) error {
+	old := p.snap.Load()
+	next.nodes = append([]*node(nil), old.nodes...)
+	next.byID = make(map[steering.NodeID]*node, len(next.nodes))
+	next.ends = make(map[netip.Addr][]answer)
+	for i, n := range next.nodes {
+		c := *n
+		c.gone = true
+		next.nodes[i] = &c
+		next.byID[c.id] = &c
+	}
+	usable := make(map[*pool]int32)
+	for _, q := range pools {
+		for id, st := range q.All() {
+			n := next.byID[id]
+			if n != nil && n.pool.Pool != q.Pool {
+				return fmt.Errorf("%w: node %q and node %q of another pool have one id: give all pools of a Plane the same steering.IDs in their Config",
+					ErrInvalid, st.Node.Name, n.name)
+			}
+			if n == nil {
+				n = &node{no: uint32(len(next.nodes)), id: id}
+				next.nodes = append(next.nodes, n)
+				next.byID[id] = n
+			}
+			n.pool, n.name, n.gone = q, st.Node.Name, false
+			n.addr = netip.AddrPortFrom(st.Node.Addr.Addr().Unmap(), st.Node.Addr.Port())
+			n.keep = q.Usable(id)
+			if st.State == steering.Available || st.State == steering.AtLimit {
+				usable[q]++
+			}
+		}
+	}
+	for _, q := range pools {
+		q.usable.Store(usable[q])
+	}
+	if next.table != nil {
+		for r := range next.table.All() {
+			if r.Disabled || r.Internal {
+				continue
+			}
+			for _, st := range r.Value.Pool.All() {
+				a := answer{proto: r.Match.Protocol, ports: r.Match.DstPort}
+				if port := st.Node.Addr.Port(); port != 0 {
+					a.ports = policy.PortRange{First: port, Last: port}
+				}
+				next.addEnd(st.Node.Addr.Addr().Unmap(), a)
+			}
+		}
+	}
+	for i, n := range next.nodes {
+		if i < len(old.nodes) && old.nodes[i].keep && (!n.keep || n.gone) {
+			p.lose(n)
+		}
+		if n.gone {
+			n.keep = false
+		}
+	}
+	p.pools = pools
+	p.snap.Store(next)
+	return nil
+}
+
+func (s *snapshot) addEnd(addr netip.Addr, a answer) {
+	for _, o := range s.ends[addr] {
+		if o == a {
+			return
+		}
+	}
+	s.ends[addr] = append(s.ends[addr], a)
+}
+
+// answers reports whether a packet comes from where a node answers only within
+// sessions.
+func (s *snapshot) answers(src netip.Addr, port uint16, proto uint8) bool {
+	for _, a := range s.ends[src] {
+		if a.proto.Contains(proto) && !a.ports.IsAny() && a.ports.Contains(port) {
+			return true
+		}
+	}
+	return false
+}

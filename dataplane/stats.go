@@ -1,0 +1,167 @@
+package dataplane
+
+import (
+	"iter"
+
+	"github.com/lbprim/lbprim/steering"
+)
+
+// Count counts packets and the octets in them, from the IP header on (from the Ethernet header
+// on, for what a device read and wrote). A super-packet is one packet.
+type Count struct{ Packets, Octets uint64 }
+
+func (c *Count) add(n int) {
+	c.Packets++
+	c.Octets += uint64(n)
+}
+
+func (c *Count) merge(o Count) {
+	c.Packets += o.Packets
+	c.Octets += o.Octets
+}
+
+// Traffic is what went to and from a node or a service.
+type Traffic struct {
+	In  Count // from clients
+	Out Count // to clients
+	// Sessions were begun.
+	Sessions uint64
+	// Refused sessions found no node, or no room in the table.
+	Refused uint64
+}
+
+func (t *Traffic) merge(o *Traffic) {
+	t.In.merge(o.In)
+	t.Out.merge(o.Out)
+	t.Sessions += o.Sessions
+	t.Refused += o.Refused
+}
+
+// Stats counts what a Plane did since it was made.
+type Stats struct {
+	Read, Written Count
+	// Passed packets were no business of the Plane's.
+	Passed uint64
+	// Sessions and Associations are those in the tables now.
+	Sessions, Associations int
+	// Reselected sessions are mid-stream packets that were given to a new node; Resets were
+	// sent, Pings answered and Errors (ICMP) translated; Translated sessions got another source port, since
+	// two would have looked alike to their node.
+	Reselected, Resets, Pings, Errors, Translated uint64
+	Dropped                                       uint64 // packets, for whatever reason
+}
+
+// NodeStats is what a Plane knows of a node.
+type NodeStats struct {
+	Name string
+	Traffic
+}
+
+// workerStats are guarded by the worker's lock, which a batch holds, so that counting costs
+// no more than an addition.
+type workerStats struct {
+	_        [64]byte
+	drops    [numReasons]uint64
+	in, out  Count
+	passed   uint64
+	sink     uint32
+	services []Traffic
+	nodes    []Traffic
+
+	reselected, resets, pings, errors, translated uint64
+	_                                             [64]byte
+}
+
+// fit makes room for the services and nodes of a snapshot.
+func (s *workerStats) fit(snap *snapshot) {
+	if n := len(snap.services); n > len(s.services) {
+		s.services = append(s.services, make([]Traffic, n-len(s.services))...)
+	}
+	if n := len(snap.nodes); n > len(s.nodes) {
+		s.nodes = append(s.nodes, make([]Traffic, n-len(s.nodes))...)
+	}
+}
+
+// each calls f with the counters of every worker, under its lock.
+func (p *Plane) each(f func(s *workerStats)) {
+	p.wmu.Lock()
+	ws := append([]*Worker(nil), p.workers...)
+	p.wmu.Unlock()
+	for _, w := range ws {
+		w.mu.Lock()
+		f(&w.stats)
+		w.mu.Unlock()
+	}
+}
+
+// Stats returns the counts so far.
+func (p *Plane) Stats() (st Stats) {
+	p.each(func(s *workerStats) {
+		st.Read.merge(s.in)
+		st.Written.merge(s.out)
+		st.Passed += s.passed
+		st.Reselected += s.reselected
+		st.Resets += s.resets
+		st.Pings += s.pings
+		st.Errors += s.errors
+		st.Translated += s.translated
+		for _, n := range s.drops {
+			st.Dropped += n
+		}
+	})
+	st.Sessions, st.Associations = p.slab.inUse(), p.assocs.Len()
+	return st
+}
+
+// Drops iterates over the reasons for which packets were dropped so far, with their number.
+func (p *Plane) Drops() iter.Seq2[Reason, uint64] {
+	return func(yield func(Reason, uint64) bool) {
+		var sum [numReasons]uint64
+		p.each(func(s *workerStats) {
+			for i, n := range s.drops {
+				sum[i] += n
+			}
+		})
+		for i, n := range sum {
+			if n > 0 && !yield(Reason(i), n) {
+				return
+			}
+		}
+	}
+}
+
+// Services iterates over all services there ever were, by name.
+func (p *Plane) Services() iter.Seq2[string, Traffic] {
+	return func(yield func(string, Traffic) bool) {
+		snap := p.snap.Load()
+		sum := make([]Traffic, len(snap.services))
+		p.each(func(s *workerStats) {
+			for i := range min(len(sum), len(s.services)) {
+				sum[i].merge(&s.services[i])
+			}
+		})
+		for i, svc := range snap.services {
+			if !yield(svc.conf.Name, sum[i]) {
+				return
+			}
+		}
+	}
+}
+
+// Nodes iterates over the nodes of all pools.
+func (p *Plane) Nodes() iter.Seq2[steering.NodeID, NodeStats] {
+	return func(yield func(steering.NodeID, NodeStats) bool) {
+		snap := p.snap.Load()
+		sum := make([]Traffic, len(snap.nodes))
+		p.each(func(s *workerStats) {
+			for i := range min(len(sum), len(s.nodes)) {
+				sum[i].merge(&s.nodes[i])
+			}
+		})
+		for i, n := range snap.nodes {
+			if !n.gone && !yield(n.id, NodeStats{n.name, sum[i]}) {
+				return
+			}
+		}
+	}
+}

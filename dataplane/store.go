@@ -1,0 +1,106 @@
+package dataplane
+
+import (
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+)
+
+// portTries bounds the search for a source port that tells two sessions apart.
+const portTries = 32
+
+// store puts a new session into the table: first the entry of the answers, which fails if
+// another session's answers would look the same, then the one of the packets to the node. If
+// another worker has begun the same session meanwhile, that one is returned.
+func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Reason) {
+	p := w.p
+	at, ok := p.slab.alloc()
+	if !ok {
+		return ref{}, TableFull
+	}
+	rec := &p.slab.recs[at]
+	rec.vip, rec.client, rec.node, rec.local = endOf(pk.key.Dst()), endOf(pk.key.Src()), *to, wire.End{}
+	rec.flags, rec.nodeNo, rec.service = 0, n.no, svc.no
+	rec.tcp = clienttable.TCPState{}
+	rec.touched[toNode].Store(w.tick)
+	rec.touched[toClient].Store(w.tick)
+	rec.entries.Store(1)
+
+	life := svc.timers.Life(pk.v.Proto, rec.vip.Port)
+	switch pk.v.Proto {
+	case wire.ProtoTCP:
+		rec.flags |= isTCP
+		seq, ack := pk.v.Seq(pk.ip)
+		st := rec.tcp
+		st.Update(clienttable.FromClient, pk.v.TCPFlags, seq, ack, pk.v.PayloadLen())
+		life = svc.timers.TCP(st, rec.vip.Port, svc.conf.Mode)
+	case wire.ProtoSCTP:
+		rec.flags |= isSCTP
+	}
+	value := ref{at<<1 | toClient, uint32(n.id)}
+	for try := uint32(0); ; try++ {
+		key := rec.other(pk.v.Proto, toNode)
+		_, taken, err := p.sessions.LoadOrStoreLife(w.now, key, value, back(life))
+		if err != nil {
+			p.slab.giveBack(at)
+			return ref{}, TableFull
+		}
+		if !taken {
+			return w.storeForward(pk, svc, n, at, key, life)
+		}
+		// Another session of this client with this node has the same ports, by way of another
+		// virtual address or port: this one gets another source port, if it has ports.
+		if try == portTries || pk.v.Mark&wire.Ports == 0 {
+			break
+		}
+		rec.local = rec.client
+		rec.local.Port = uint16(1024 + (uint32(rec.client.Port)*40503+try*7919+w.tick)%64512)
+		rec.flags |= hasLocal
+		if try == 0 {
+			w.stats.translated++
+		}
+	}
+	p.slab.giveBack(at)
+	// The session may be another worker's, begun a moment ago.
+	if r, ok := p.sessions.LoadAt(w.now, pk.key); ok {
+		w.unchoose(n)
+		return r, NotDropped
+	}
+	return ref{}, NoPort
+}
+
+func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back clienttable.Flow, life clienttable.Life) (ref, Reason) {
+	p := w.p
+	count := &p.slab.recs[at].entries
+	count.Add(1)
+	r := ref{at<<1 | toNode, uint32(n.id)}
+	got, loaded, err := p.sessions.LoadOrStoreLife(w.now, pk.key, r, life)
+	if err == nil && !loaded {
+		w.stats.nodes[n.no].Sessions++
+		w.stats.services[svc.no].Sessions++
+		w.associate(pk, svc, n)
+		return r, NotDropped
+	}
+	p.sessions.DeleteAt(w.now, back)
+	if count.Add(-1) == 0 {
+		p.slab.giveBack(at)
+	}
+	if err != nil {
+		return ref{}, TableFull
+	}
+	w.unchoose(n)
+	return got, NotDropped
+}
+
+// associate remembers the client's node, if the service's mode says so.
+func (w *Worker) associate(pk *packet, svc *service, n *node) {
+	k, ok := svc.association(pk.key)
+	if !ok {
+		return
+	}
+	want := binding{uint32(n.id), svc.no}
+	if b, ok := w.p.assocs.LoadAt(w.now, k); ok && b == want {
+		return
+	}
+	// A table full of clients forgets the one unused longest; there is no error to handle.
+	_ = w.p.assocs.StoreLife(w.now, k, want, svc.timers.Life(0, 0))
+}

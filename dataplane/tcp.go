@@ -1,0 +1,60 @@
+package dataplane
+
+import (
+	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+)
+
+// track follows a TCP connection by one of its packets. It returns false if the packet belongs
+// to no connection that is known any more: the session it found has been removed.
+func (w *Worker) track(pk *packet, svc *service, rec *record, dir uint32) bool {
+	if w.tr != nil {
+		return true
+	}
+	v := &pk.v
+	seq, ack := v.Seq(pk.ip)
+	rec.lock.acquire()
+	ended := rec.tcp.Ended()
+	event := rec.tcp.Update(clienttable.Dir(dir), v.TCPFlags, seq, ack, v.PayloadLen())
+	if event == clienttable.TCPSame {
+		rec.lock.release()
+		return true
+	}
+	state := rec.tcp
+	rec.lock.release()
+	switch event {
+	case clienttable.TCPRestarted:
+		if ended && dir == toNode {
+			// The client uses the port again while the old session lingers: the server
+			// is selected anew.
+			w.p.sessions.DeleteAt(w.now, pk.key)
+			return false
+		}
+	case clienttable.TCPStarted, clienttable.TCPIgnored, clienttable.TCPHalfClosed:
+		return true
+	}
+	w.setLife(v.Proto, rec, svc, svc.timers.TCP(state, rec.vip.Port, svc.conf.Mode))
+	return true
+}
+
+// setLife gives both entries of a session another life.
+func (w *Worker) setLife(proto uint8, rec *record, svc *service, life clienttable.Life) {
+	w.p.sessions.SetLife(w.now, rec.other(proto, toClient), life)
+	w.p.sessions.SetLife(w.now, rec.other(proto, toNode), back(life))
+}
+
+// back is the life of the entry towards the client: somewhat longer, so that it does not age
+// before its session does.
+func back(l clienttable.Life) clienttable.Life {
+	l.TTL = min(l.TTL+l.TTL/touchShare, clienttable.MaxTTL)
+	return l
+}
+
+// touchShare is the part of the idle time after which a packet of one direction keeps the
+// entry of the other one alive.
+const touchShare = 16
+
+func touchTicks(idle time.Duration) uint32 {
+	return uint32(min(max(ticks(idle)/touchShare, 1), 1<<30))
+}

@@ -1,0 +1,283 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+)
+
+// ReadOffset is the offset at which to read packets so that every header which this package
+// may put before one finds room.
+const ReadOffset = 128
+
+// chunk is how many packets are handled together: enough for look-ups to overlap.
+const chunk = 32
+
+// Worker handles packets, one batch at a time. Use [Plane.NewWorker]. A Plane's workers share its
+// tables; each has counters and buffers of its own.
+type Worker struct {
+	p    *Plane
+	link Link
+
+	// mu is held during a batch. It orders batches with those who read the counters, and with the
+	// reuse of records; nobody else ever holds it for long.
+	mu    sync.Mutex
+	stats workerStats
+
+	// Of the batch under way:
+	snap  *snapshot
+	now   time.Time
+	tick  uint32
+	fresh bool // a session has been made in this batch, look-ups made before are stale
+	out   [][]byte
+	arena arena
+
+	packets [chunk]packet
+	keys    [chunk]clienttable.Flow
+	refs    [chunk]ref
+	found   [chunk]bool
+	who     [chunk]uint8 // the packet that keys[i] belongs to
+
+	tr *tracer // nil unless somebody asks for an explanation
+}
+
+// packet is a packet on its way through a worker.
+type packet struct {
+	buf     []byte // begins Headroom before the packet
+	ip      []byte // from the IP header to the end of buf
+	l3      int    // where ip begins in buf
+	v       wire.View
+	frame   wire.Frame
+	partial bool // the transport checksum is left to be completed
+	verdict Verdict
+	key     clienttable.Flow
+}
+
+// NewWorker returns a further worker, for packets that look as link says. Workers cannot be
+// removed from a Plane.
+func (p *Plane) NewWorker(link Link) *Worker {
+	w := &Worker{p: p, link: link}
+	p.wmu.Lock()
+	p.workers = append(p.workers, w)
+	p.wmu.Unlock()
+	return w
+}
+
+// Process handles the packets in bufs[i][offset:offset+sizes[i]] and writes what became of each to
+// verdicts, which may be nil. It returns the packets to be sent, in order: each begins at
+// Headroom of its slice, as Device.Write wants it, and is valid until the next call. Most of
+// them are packets of bufs, changed in place. offset must be at least [Headroom], and
+// better [ReadOffset]. Process does no I/O and allocates nothing in the long run.
+func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, verdicts []Verdict) (out [][]byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.p.closed.Load() {
+		return nil
+	}
+	w.snap, w.now, w.tick = w.p.snap.Load(), now, w.p.tick(now)
+	w.fresh = false
+	w.stats.fit(w.snap)
+	w.out = w.out[:0]
+	w.arena.reset()
+	for len(bufs) > 0 {
+		n := min(len(bufs), chunk)
+		w.chunk(bufs[:n], sizes[:n], offset)
+		if verdicts != nil {
+			for i := range n {
+				verdicts[i] = w.packets[i].verdict
+			}
+			verdicts = verdicts[n:]
+		}
+		bufs, sizes = bufs[n:], sizes[n:]
+	}
+	return w.out
+}
+
+// chunk handles up to chunk packets: parses all, looks all up, then deals with each in order.
+func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
+	n := 0
+	for i := range bufs {
+		pk := &w.packets[i]
+		end := offset + sizes[i]
+		pk.buf = bufs[i][offset-Headroom : end]
+		if r := w.parse(pk); r != NotDropped {
+			w.drop(pk, r)
+			pk.ip = nil
+			continue
+		}
+		if pk.ip == nil {
+			continue
+		}
+		w.keys[n] = flowOf(pk.ip, &pk.v)
+		w.who[n] = uint8(i)
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	w.p.sessions.LoadBatch(w.now, w.keys[:n], w.refs[:n], w.found[:n])
+	// Touch the records, so that these waits for memory overlap, too.
+	var sink uint32
+	for j := range n {
+		if w.found[j] {
+			r := w.refs[j]
+			sink += w.p.slab.recs[r.record()].touched[r.dir()].Load()
+		}
+	}
+	w.stats.sink = sink
+	for j := range n {
+		pk := &w.packets[w.who[j]]
+		pk.key = w.keys[j]
+		if w.found[j] && pk.v.Mark&(wire.ICMPError|wire.LaterFrag) == 0 {
+			w.hit(pk, w.refs[j])
+		} else {
+			w.miss(pk)
+		}
+	}
+}
+
+// parse finds the packet's headers. pk.ip is nil if it is dealt with already.
+func (w *Worker) parse(pk *packet) Reason {
+	w.stats.in.add(len(pk.buf) - Headroom)
+	pk.l3, pk.partial = Headroom, false
+	pk.ip = nil
+	if w.link.Ethernet {
+		f, s := wire.ParseEthernet(pk.buf[Headroom:])
+		if s != wire.OK {
+			return BadFrame
+		}
+		if f.Type != wire.EtherIPv4 && f.Type != wire.EtherIPv6 {
+			// The kernel gets every frame as well: ARP and its like are its business.
+			pk.verdict = Passed
+			w.stats.passed++
+			return NotDropped
+		}
+		pk.frame = f
+		pk.l3 += f.L3
+	}
+	ip := pk.buf[pk.l3:]
+	if s := wire.Parse(ip, &pk.v); s != wire.OK {
+		return parseReason[s]
+	}
+	if w.link.Ethernet && (pk.frame.Type == wire.EtherIPv4) != (pk.v.Version == 4) {
+		return BadVersion
+	}
+	v := &pk.v
+	if w.link.Virtio {
+		o := readOffload(pk.buf[Headroom-virtioLen:])
+		pk.partial = v.SumOff != 0 && o.partial(pk.l3-Headroom+int(v.SumOff))
+	}
+	if v.Mark&wire.NoSum != 0 && v.Version == 6 && !pk.partial && v.Mark&wire.Fragment == 0 {
+		return ZeroChecksum
+	}
+	// Link padding ends here.
+	pk.buf = pk.buf[:pk.l3+int(v.End)]
+	pk.ip = pk.buf[pk.l3:]
+	return NotDropped
+}
+
+// drop counts a packet that goes nowhere.
+func (w *Worker) drop(pk *packet, r Reason) {
+	pk.verdict = Dropped
+	w.stats.drops[r]++
+	if w.tr != nil {
+		w.tr.drop(r)
+	}
+}
+
+// pass sends a packet on as it came.
+func (w *Worker) pass(pk *packet) {
+	if w.link.Ethernet && !w.route(pk) {
+		return
+	}
+	pk.verdict = Passed
+	w.stats.passed++
+	w.emit(pk.buf)
+}
+
+// forward sends a packet of a session on.
+func (w *Worker) forward(pk *packet) {
+	if w.link.Ethernet && !w.route(pk) {
+		return
+	}
+	pk.verdict = Forwarded
+	w.emit(pk.buf)
+}
+
+// emit queues what begins Headroom into buf.
+func (w *Worker) emit(buf []byte) {
+	w.stats.out.add(len(buf) - Headroom)
+	w.out = append(w.out, buf)
+}
+
+// route gives a frame the addresses and the interface of its next hop.
+func (w *Worker) route(pk *packet) bool {
+	hop, ok := w.p.cfg.NextHop(addrOf(pk.v.Dst(pk.ip)))
+	if !ok {
+		w.drop(pk, NoRoute)
+		return false
+	}
+	if ttl := pk.v.TTL(pk.ip); ttl <= 1 {
+		w.drop(pk, TTLExpired)
+		return false
+	} else {
+		pk.v.SetTTL(pk.ip, ttl-1)
+	}
+	f := pk.buf[Headroom:]
+	copy(f[0:6], hop.Dst[:])
+	copy(f[6:12], hop.Src[:])
+	binary.NativeEndian.PutUint32(pk.buf, hop.Port)
+	return true
+}
+
+// reply returns room for an answer to pk of up to n bytes, whose IP header is to begin at
+// the returned slice. [Worker.answer] sends it.
+func (w *Worker) reply(pk *packet, n int) []byte {
+	return w.arena.take(pk.l3 + n)[pk.l3:]
+}
+
+// answer sends the n bytes that have been written into the room that reply gave out last, to
+// where pk came from.
+func (w *Worker) answer(pk *packet, n int) {
+	buf := w.arena.last[:pk.l3+n]
+	copy(buf[:Headroom-virtioLen], pk.buf)
+	clear(buf[Headroom-virtioLen : Headroom])
+	if w.link.Ethernet {
+		from, to := pk.buf[Headroom:], buf[Headroom:]
+		copy(to[0:6], from[6:12])
+		copy(to[6:12], from[0:6])
+		copy(to[12:pk.frame.L3], from[12:])
+	}
+	pk.verdict = Answered
+	w.emit(buf)
+}
+
+// arena gives out buffers that live for one batch.
+type arena struct {
+	blocks   [][]byte
+	at, used int
+	last     []byte
+}
+
+const arenaBlock = 1 << 17
+
+func (a *arena) reset() { a.at, a.used = 0, 0 }
+
+// take returns n bytes, at most arenaBlock, with unknown content.
+func (a *arena) take(n int) []byte {
+	if len(a.blocks) == 0 || a.used+n > arenaBlock {
+		if len(a.blocks) > 0 {
+			a.at++
+		}
+		a.used = 0
+	}
+	for a.at >= len(a.blocks) {
+		a.blocks = append(a.blocks, make([]byte, arenaBlock))
+	}
+	a.last = a.blocks[a.at][a.used : a.used+n : a.used+n]
+	a.used += n
+	return a.last
+}
