@@ -53,6 +53,9 @@ type Check struct {
 	// checks, with Rise 2: the second datagram, a while after the first, meets the
 	// port unreachable that the first one brought.
 	BringUpLast bool
+
+	// watched checks have their results reported to a Roster.
+	watched bool
 }
 
 // withDefaults returns c with the defaults filled in.

@@ -80,7 +80,10 @@ type Monitor struct {
 	wakeAt  int64         // when it will anyhow
 
 	workers, idle, slowBusy int
-	unsettled               int // checks without a first result
+	unsettled               int    // checks without a first result
+	changes                 uint64 // of state, in all
+
+	watchedOnly bool // OnResult is for watched checks
 
 	events     []event // to be delivered
 	spare      []event // an empty slice for the next ones
@@ -90,7 +93,8 @@ type Monitor struct {
 
 // NewMonitor returns a Monitor without checks.
 func NewMonitor(cfg *Config) (*Monitor, error) {
-	m := &Monitor{epoch: time.Now(), targets: map[string]*target{}, wake: make(chan struct{}, 1)}
+	// A nanosecond ago, so that 0 can mean never.
+	m := &Monitor{epoch: time.Now().Add(-1), targets: map[string]*target{}, wake: make(chan struct{}, 1)}
 	if cfg != nil {
 		m.cfg = *cfg
 	}
@@ -348,6 +352,8 @@ func (m *Monitor) status(t *target) Status {
 		Agent:     t.last.Agent,
 		Probes:    t.probes,
 		Failures:  t.failures,
+		change:    t.change,
+		concluded: m.time(t.concluded),
 	}
 	if t.phase == waiting || t.phase == ready {
 		st.NextProbe = m.time(t.due)

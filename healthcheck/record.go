@@ -49,12 +49,13 @@ func (m *Monitor) record(t *target, now int64, r Result, counts bool) {
 	}
 	from, to := t.state, NextPort(t.state, ev)
 	if from != to {
-		t.state, t.since = to, now
+		m.changes++
+		t.state, t.since, t.change = to, now, m.changes
 		if to.Usable() && from == Failed {
 			t.upFrom = now
 		}
 	}
-	if m.cfg.OnResult != nil {
+	if m.cfg.OnResult != nil && (t.check.watched || !m.watchedOnly) {
 		m.events = append(m.events, event{Transition{t.check, from, to, m.status(t)}, r, true})
 	}
 	if from == to {

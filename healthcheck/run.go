@@ -313,6 +313,9 @@ func (m *Monitor) probe(ctx context.Context, t *target) {
 		if r.Latency == 0 {
 			r.Latency = time.Duration(now - start)
 		}
+		if r.Verdict != Inconclusive {
+			t.concluded = start
+		}
 		m.record(t, now, r, true)
 	}
 	if t.fired || t.moved {

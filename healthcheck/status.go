@@ -36,6 +36,9 @@ type Status struct {
 	Agent *AgentReport
 	// Probes and Failures count all results since the check was added.
 	Probes, Failures uint64
+
+	change    uint64    // number of the last change of state in the Monitor
+	concluded time.Time // start of the last probe with a conclusive result
 }
 
 // Transition reports that a check changed its state.

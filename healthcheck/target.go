@@ -15,6 +15,8 @@ type target struct {
 	since     int64
 	lastProbe int64
 	upFrom    int64 // see Status.RampFrom
+	concluded int64
+	change    uint64
 	last      Result
 	latency   int64
 	probes    uint64

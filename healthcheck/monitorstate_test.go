@@ -1,0 +1,202 @@
+package healthcheck_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/healthcheck/healthchecktest"
+)
+
+func TestMonitorHoldDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var rec recorder
+		ok, bad := healthcheck.Passed(""), failing()
+		m := newMonitor(t, &healthcheck.Config{OnTransition: rec.add, Jitter: -1}, healthcheck.Check{
+			ID: "a", Target: web1, Prober: healthchecktest.Script(ok, bad, ok, ok, bad, ok), Fall: 1, HoldDown: 120 * time.Second,
+		})
+		stop := start(t, m)
+		time.Sleep(40 * time.Second)
+		st, _ := m.Status("a")
+		require.Equal(t, healthcheck.Failed, st.State)
+		require.False(t, st.HoldUntil.IsZero())
+		time.Sleep(4 * time.Minute)
+		stop()
+		require.Equal(t, "enabled active failed active", rec.path())
+		// It counts from the first pass after the last failure.
+		require.Equal(t, st.HoldUntil, rec.ts[2].Status.Since)
+		require.Equal(t, 140*time.Second, rec.ts[2].Status.Since.Sub(rec.ts[1].Status.Since))
+		require.Equal(t, rec.ts[2].Status.Since, rec.ts[2].Status.RampFrom)
+		require.Zero(t, rec.ts[0].Status.RampFrom) // no slow start at the start of the process
+	})
+}
+
+func TestMonitorNoKeepalive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int32
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, NoKeepalive: true, Prober: healthcheck.ProberFunc(
+			func(context.Context, netip.AddrPort) healthcheck.Result { n.Add(1); return healthcheck.Passed("") })})
+		stop := start(t, m)
+		time.Sleep(time.Minute)
+		require.Equal(t, int32(1), n.Load())
+		require.NoError(t, m.Report("a", healthcheck.Result{Verdict: healthcheck.Fail, Final: true, Err: errors.New("21 SYNs unanswered")}))
+		st, _ := m.Status("a")
+		require.Equal(t, healthcheck.Failed, st.State)
+		time.Sleep(time.Minute)
+		stop()
+		st, _ = m.Status("a")
+		require.Equal(t, healthcheck.Active, st.State)
+		require.Equal(t, int32(2), n.Load())
+	})
+}
+
+// What is not the active check fails a target and never revives it.
+func TestMonitorReport(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, Prober: always(failing())})
+		stop := start(t, m)
+		time.Sleep(time.Minute)
+		for range 10 {
+			require.NoError(t, m.Report("a", healthcheck.Passed("agent: up 100%")))
+		}
+		st, _ := m.Status("a")
+		require.Equal(t, healthcheck.Failed, st.State)
+		require.Equal(t, "agent: up 100%", st.Note)
+		require.Equal(t, healthcheck.Fail, st.StreakVerdict)
+		stop()
+	})
+}
+
+func TestMonitorProberThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		p := healthcheck.ProberFunc(func(context.Context, netip.AddrPort) healthcheck.Result {
+			<-release
+			return healthcheck.Passed("")
+		})
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, Prober: p})
+		stop := start(t, m)
+		time.Sleep(time.Minute)
+		st, _ := m.Status("a")
+		require.Equal(t, healthcheck.Failed, st.State)
+		require.ErrorContains(t, st.Err, "probe still running")
+		s := m.Stats()
+		require.Equal(t, 1, s.InFlight)
+		require.Equal(t, uint64(1), s.Probes)
+		close(release)
+		time.Sleep(time.Minute)
+		st, _ = m.Status("a")
+		require.Equal(t, healthcheck.Active, st.State)
+		stop()
+	})
+}
+
+func TestMonitorProberThatPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, Prober: healthcheck.ProberFunc(
+			func(context.Context, netip.AddrPort) healthcheck.Result { panic("oops") })})
+		stop := start(t, m)
+		time.Sleep(time.Minute)
+		stop()
+		st, _ := m.Status("a")
+		require.Equal(t, healthcheck.Unknown, st.State)
+		require.ErrorContains(t, st.Err, "prober panicked: oops")
+	})
+}
+
+func TestMonitorStep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, Prober: always(healthcheck.Passed(""))})
+		n, next, err := m.Step(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.LessOrEqual(t, time.Until(next), 5*time.Second)
+		time.Sleep(time.Until(next))
+		n, next, err = m.Step(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Greater(t, time.Until(next), 4*time.Second)
+		st, _ := m.Status("a")
+		require.Equal(t, healthcheck.Active, st.State)
+	})
+}
+
+func TestMonitorRunTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, Prober: always(healthcheck.Passed(""))})
+		stop := start(t, m)
+		synctest.Wait()
+		require.ErrorIs(t, m.Run(t.Context()), healthcheck.ErrRunning)
+		_, _, err := m.Step(t.Context())
+		require.ErrorIs(t, err, healthcheck.ErrRunning)
+		time.Sleep(time.Minute)
+		stop()
+		st, _ := m.Status("a")
+		stop = start(t, m)
+		time.Sleep(time.Minute)
+		stop()
+		st2, _ := m.Status("a")
+		require.Equal(t, st.Since, st2.Since)
+		require.Greater(t, st2.Probes, st.Probes+10)
+	})
+}
+
+func TestMonitorHistory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ok, bad := healthcheck.Passed("fine"), failing()
+		m := newMonitor(t, &healthcheck.Config{History: 3}, healthcheck.Check{ID: "a", Target: web1, Prober: healthchecktest.Script(ok, ok, bad, ok, bad)})
+		require.Empty(t, m.History("a"))
+		stop := start(t, m)
+		for st := (healthcheck.Status{}); st.Probes < 5; st, _ = m.Status("a") {
+			time.Sleep(time.Second)
+		}
+		stop()
+		h := m.History("a")
+		require.Len(t, h, 3)
+		require.Equal(t, []healthcheck.Verdict{healthcheck.Fail, healthcheck.Pass, healthcheck.Fail}, []healthcheck.Verdict{h[0].Verdict, h[1].Verdict, h[2].Verdict})
+		require.Equal(t, "fine", h[1].Text)
+		require.Equal(t, "tcp: connect: connection refused", h[2].Text)
+		require.True(t, h[0].At.Before(h[1].At))
+		require.Nil(t, m.History("nobody"))
+	})
+}
+
+func TestCheckErrorsAllAtOnce(t *testing.T) {
+	t.Parallel()
+	m, err := healthcheck.NewMonitor(nil)
+	require.NoError(t, err)
+	good := healthcheck.Check{ID: "a", Target: web1, Prober: always(healthcheck.Passed(""))}
+	require.NoError(t, m.Set(good))
+	err = m.Set(good, good, healthcheck.Check{ID: "x", Interval: time.Millisecond, FastInterval: time.Hour, Timeout: -1, Rise: -1, Fall: -2, HoldDown: -1})
+	for _, want := range []string{
+		`check "a": ID used by checks 0 and 1, want it unique`,
+		`check "x": Target invalid AddrPort, want an address and port`,
+		`Prober <nil>, want a prober`,
+		`Interval 1ms, want 10ms to 24h`,
+		`FastInterval 1h0m0s, want 10ms to Interval`,
+		`Timeout -1ns, want 1ms to 24h`,
+		`Rise -1, want`, `Fall -2, want`, `HoldDown -1ns, want`,
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, 1, m.Len())
+	_, err = healthcheck.NewMonitor(&healthcheck.Config{MaxConcurrent: -1, Jitter: 0.7, History: 5000})
+	require.ErrorContains(t, err, "MaxConcurrent -1")
+	require.ErrorContains(t, err, "Jitter 0.7")
+	require.ErrorContains(t, err, "History 5000")
+}
