@@ -123,7 +123,7 @@ func (t *Table[K, V]) alter(now int64, k *K, change func(Life) Life) bool {
 	s.n.updated++
 	if s.log != nil {
 		m := atomic.LoadUint64(t.metaOf(slot))
-		s.log.store(k, &v, m, now+metaLeft(m, now))
+		s.log.store(k, &v, m)
 	}
 	t.unlock(s)
 	return true
@@ -194,7 +194,7 @@ func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) 
 	t.mark(s, slot, metaClassOf(was), metaClassOf(m))
 	t.expect(s, slot, exp)
 	s.n.updated++
-	s.log.store(&k, &v, m, exp)
+	s.log.store(&k, &v, m)
 	t.unlock(s)
 	return true
 }

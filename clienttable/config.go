@@ -125,6 +125,17 @@ type Config[K comparable, V any] struct {
 	// FillWarn is in per cent, 1 to 100. Default 85.
 	FillWarn int
 
+	// ChangeLog is how many of the last changes are kept for Changes. Default none.
+	// It takes memory for as many changes, and a lock common to all stores.
+	ChangeLog int
+
+	// OwnerName, if set, gives the owners in a snapshot names, because their numbers
+	// may be others after a restart. It needs Owner and Rebind.
+	OwnerName func(owner uint32) string
+	// Rebind returns v with the owner that has a name now, or false if there is no
+	// such owner, and the entry is not restored.
+	Rebind func(v V, name string) (V, bool)
+
 	// CountLookups keeps the Hits and Misses of Stats. It costs an atomic addition
 	// per look-up (per batch, for LoadBatch).
 	CountLookups bool
@@ -161,6 +172,12 @@ func (cfg *Config[K, V]) withDefaults() (Config[K, V], error) {
 		c.FillWarn = DefaultFillWarn
 	case c.FillWarn < 0 || c.FillWarn > 100:
 		bad("FillWarn", c.FillWarn, fmt.Sprintf("1 to 100, or 0 for %d", DefaultFillWarn))
+	}
+	if c.ChangeLog < 0 || c.ChangeLog > maxMaxEntries {
+		bad("ChangeLog", c.ChangeLog, fmt.Sprintf("0 to %d", maxMaxEntries))
+	}
+	if (c.OwnerName == nil) != (c.Rebind == nil) || c.OwnerName != nil && c.Owner == nil {
+		bad("OwnerName", "and Rebind", "set together, and with Owner")
 	}
 	if c.Full > EvictOldest {
 		bad("Full", c.Full, "one of "+enumList(fullNames[:]))

@@ -141,7 +141,7 @@ func (t *Table[K, V]) putOver(s *shard[K, V], slot uint32, now int64, k *K, v *V
 	t.expect(s, slot, exp)
 	s.count(why)
 	s.n.stores++
-	s.log.store(k, v, m, exp)
+	s.log.store(k, v, m)
 	t.unlock(s)
 	if t.cfg.OnRemove != nil {
 		t.cfg.OnRemove(*k, old, why)
@@ -160,7 +160,7 @@ func (t *Table[K, V]) occupy(s *shard[K, V], slot uint32, tag uint16, k *K, v *V
 		s.stash.Add(1)
 	}
 	s.n.stores++
-	s.log.store(k, v, m, exp)
+	s.log.store(k, v, m)
 }
 
 // find returns the slot of k. The shard is locked.

@@ -51,6 +51,7 @@ type Table[K comparable, V any] struct {
 
 	owners owners
 	sweep  sweeper
+	log    *changeLog[K, V] // nil without Config.ChangeLog
 }
 
 // pair is an entry of the heap layout.
@@ -160,9 +161,14 @@ func New[K comparable, V any](cfg *Config[K, V]) (*Table[K, V], error) {
 	for i := range t.classes {
 		t.classes[i] = make([]atomic.Int64, nShards)
 	}
+	if c.ChangeLog > 0 {
+		t.log = &changeLog[K, V]{ring: make([]Change[K, V], c.ChangeLog)}
+		t.log.life = t.lifeOf
+	}
 	segs := (int(t.groups) + 1 + segGroups - 1) / segGroups
 	for i := range t.shards {
 		s := &t.shards[i]
+		s.log = t.log
 		s.no, s.first = uint32(i), uint32(uint64(i)*perShard)
 		s.segMin = make([]int64, segs)
 		for j := range s.segMin {
