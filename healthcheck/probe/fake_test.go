@@ -26,6 +26,8 @@ type peer struct {
 	br *bufio.Reader
 }
 
+func newPeer(c net.Conn) *peer { return &peer{c, bufio.NewReader(c)} }
+
 // say sends v.
 func (p *peer) say(v string) { _, _ = io.WriteString(p, v) }
 
@@ -60,7 +62,7 @@ func (m memory) DialContext(_ context.Context, network, _ string) (net.Conn, err
 	client, server := net.Pipe()
 	go func() {
 		defer server.Close()
-		m.serve(&peer{&drip{server, m.pieces, m.every}, bufio.NewReader(server)})
+		m.serve(newPeer(&drip{server, m.pieces, m.every}))
 	}()
 	return client, nil
 }

@@ -16,7 +16,7 @@ import (
 // HEAD / and wants 200 to 299 or 401. It is a plain value, safe for concurrent use.
 type HTTP struct {
 	Dialer Dialer // nil: the system's choices
-	Method string // default HEAD
+	Method string // default HEAD; with Content GET
 	Path   string // origin form, as "/health?deep=1"; default "/"
 	Host   string // value of the Host field; default: the target
 	// Header is what else is sent. Host, Connection, Content-Length and
@@ -25,6 +25,9 @@ type HTTP struct {
 	Body   string
 	// Ranges, up to four, replace 200 to 299 and 401.
 	Ranges []StatusRange
+	// Content, if not nil, judges the body after the status passed; of longer ones
+	// the first [healthcheck.MaxReply] bytes.
+	Content *healthcheck.MatchList
 	// FailFast makes a wrong status count at once instead of after the monitor's
 	// retries. Silence and broken connections are still repeated.
 	FailFast bool
@@ -92,10 +95,13 @@ func (p HTTP) want() string {
 }
 
 func (p HTTP) method() string {
-	if p.Method == "" {
-		return http.MethodHead
+	switch {
+	case p.Method != "":
+		return p.Method
+	case p.Content != nil:
+		return http.MethodGet
 	}
-	return p.Method
+	return http.MethodHead
 }
 
 // ownFields are the header fields that the prober sets itself.
@@ -109,6 +115,9 @@ func (p HTTP) Validate() error {
 	}
 	if !isToken(p.method()) {
 		bad("Method", p.Method, "a token such as HEAD")
+	}
+	if p.Content != nil && p.Method == http.MethodHead {
+		bad("Method", p.Method, "one that is answered with a body, as Content is set")
 	}
 	if p.Path != "" && (p.Path[0] != '/' && p.Path != "*" || !isVisible(p.Path)) {
 		bad("Path", p.Path, `a path that begins with "/" and has no blanks or control characters`)
@@ -151,7 +160,12 @@ func (p HTTP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 }
 
 // limit is how much of a reply is read.
-func (p HTTP) limit() int { return maxReply }
+func (p HTTP) limit() int {
+	if p.Content != nil {
+		return maxReply + maxHTTPBody
+	}
+	return maxReply
+}
 
 func (p HTTP) talk(s *stream) error {
 	s.step = "request"
@@ -167,6 +181,22 @@ func (p HTTP) talk(s *stream) error {
 		s.final = p.FailFast
 		return healthcheck.Mismatch(st.line, p.want())
 	}
+	if p.Content == nil {
+		return nil
+	}
+	s.step = "content"
+	scan := p.Content.Scan()
+	if st.hasBody(p.method()) {
+		if err := readHTTPBody(s.reader, st, scan); err != nil {
+			return err
+		}
+	}
+	verdict, hit := scan.Finish()
+	why := p.Content.Describe(hit)
+	if verdict != healthcheck.Pass {
+		return fmt.Errorf("%w: %s", healthcheck.ErrMismatch, why)
+	}
+	s.note = why
 	return nil
 }
 

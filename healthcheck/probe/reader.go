@@ -89,19 +89,24 @@ func (r *reader) readByte() (byte, error) {
 
 // readSome returns what is there, at least one byte and at most the bound. It is valid
 // until the next call.
-func (r *reader) readSome() ([]byte, error) {
-	if r.left == 0 {
+func (r *reader) readSome() ([]byte, error) { return r.readAtMost(r.left) }
+
+// readAtMost returns what is there, 1 to n bytes. It is valid until the next call.
+func (r *reader) readAtMost(n int) ([]byte, error) {
+	if r.left == 0 || n == 0 {
 		return nil, r.take(1)
 	}
 	if _, err := r.br.Peek(1); err != nil {
 		return nil, err
 	}
-	b, err := r.br.Peek(min(r.br.Buffered(), r.left))
+	b, err := r.br.Peek(min(r.br.Buffered(), n))
+	if err == nil {
+		err = r.take(len(b))
+	}
 	if err != nil {
 		return nil, err
 	}
 	r.line = append(r.line[:0], b...)
-	r.left -= len(b)
 	_, err = r.br.Discard(len(b))
 	return r.line, err
 }
