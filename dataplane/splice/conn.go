@@ -1,0 +1,424 @@
+package splice
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Side is an end of a connection.
+type Side uint8
+
+const (
+	Client Side = iota
+	Server
+)
+
+func (s Side) String() string {
+	switch s {
+	case Client:
+		return "client"
+	case Server:
+		return "server"
+	}
+	return fmt.Sprintf("Side(%d)", uint8(s))
+}
+
+// State of a Conn.
+type State uint8
+
+const (
+	Collecting State = iota // reads the client's stream; no server is chosen
+	Connecting              // waits for a server's SYN-ACK
+	Replaying               // sends the server what was read and waits until it is acknowledged
+	Spliced                 // translates
+	Replying                // sends the client an answer of the balancer's own, then closes
+	Closed                  // nothing more is sent or expected
+)
+
+var states = [...]string{"collecting", "connecting", "replaying", "spliced", "replying", "closed"}
+
+func (s State) String() string {
+	if int(s) < len(states) {
+		return states[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// Event is what a call brought about that its caller must act on.
+type Event uint8
+
+const (
+	None        Event = iota
+	MoreData          // the client's stream has grown: look at Data
+	Full              // the budget is used up: no more will be read
+	TimeUp            // the time limit has passed while collecting; the Conn has reset the client
+	ServerLost        // the server refused, is silent, or lacks a promised option: Connect to another, or Abort
+	Established       // the server answered; the client's segments reach it from now on
+	Done              // the splice is complete: keep the Translation and forget the Conn
+	Gone              // the connection has ended: forget the Conn
+)
+
+var events = [...]string{"none", "more data", "full", "time up", "server lost", "established", "done", "gone"}
+
+func (e Event) String() string {
+	if int(e) < len(events) {
+		return events[e]
+	}
+	return fmt.Sprintf("Event(%d)", uint8(e))
+}
+
+// Limits bound what a connection may take before it is spliced. The zero Limits take the defaults.
+type Limits struct {
+	// Budget is how many bytes of the client's stream are read. Default 3584; 1 to 65535.
+	Budget int
+	// Time is how long the client may take until a server is chosen. Default 5 s.
+	Time time.Duration
+	// ServerTime is how long one server may take to answer. Default 3 s.
+	ServerTime time.Duration
+	// ReplayTime is how long a server may take to acknowledge what is replayed, and a client to acknowledge a reply. Default 15 s.
+	ReplayTime time.Duration
+}
+
+const defaultBudget = 3584
+
+// WithDefaults returns the limits with every zero field set, or all faults at once.
+func (l Limits) WithDefaults() (Limits, error) {
+	var faults []error
+	if l.Budget == 0 {
+		l.Budget = defaultBudget
+	}
+	if l.Budget < 0 || l.Budget > 65535 {
+		faults = append(faults, fmt.Errorf("splice: limits: Budget: %d: want 1 to 65535 bytes, or 0 for 3584", l.Budget))
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{{"Time", &l.Time, 5 * time.Second}, {"ServerTime", &l.ServerTime, 3 * time.Second}, {"ReplayTime", &l.ReplayTime, 15 * time.Second}} {
+		if *d.value == 0 {
+			*d.value = d.def
+		}
+		if *d.value < 0 {
+			faults = append(faults, fmt.Errorf("splice: limits: %s: %v: want a positive duration, or 0 for %v", d.name, *d.value, d.def))
+		}
+	}
+	return l, errors.Join(faults...)
+}
+
+// Emit sends a segment to a side. The segment's payload is valid during the call only.
+type Emit func(to Side, s *Segment)
+
+// Conn is a connection between its client's handshake and the splice. Use [Start.Conn]. It is not safe for concurrent use.
+type Conn struct {
+	start  Start
+	limits Limits
+	state  State
+
+	// The client's side. Its sequence numbers are used towards the server as well.
+	next       uint32 // the client's next byte in order
+	data       []byte // from clientISN+1 on; the first got bytes are in order
+	got        int
+	gaps       []span // what lies behind, in order of offset
+	fin        bool   // the client's FIN is in order
+	finAt      uint32
+	finKnown   bool
+	clientWin  uint16 // as on the wire
+	clientVal  uint32 // the client's latest timestamp
+	ours       uint32 // our next sequence number towards the client
+	acked      uint32 // how much of ours the client has acknowledged
+	lastVal    uint32 // our latest timestamp to the client
+	full       bool
+	deadline   time.Time
+	retransmit time.Time
+	rto        time.Duration
+	began      time.Time // of the current exchange with the server
+
+	// The server's side.
+	serverISN uint32
+	serverVal uint32
+	serverWin uint16
+	scale     uint8  // of the server
+	mss       int    // of segments to the server
+	sent      uint32 // acknowledged by the server
+	flight    int    // how much of data has been sent to it
+	flightFIN bool
+	tr        Translation
+
+	reply     []byte // Replying: what is sent to the client
+	replyBase uint32
+}
+
+// span is a range of offsets in the client's stream.
+type span struct{ from, to int }
+
+// mostGaps bounds how many pieces out of order are kept; others are sent again by the client.
+const mostGaps = 8
+
+const firstRTO = time.Second
+
+// Conn makes the connection's state from its first segment, which [Cookies.Check] accepted, at the cost of one
+// buffer of the budget's size. The segment itself is to be handed to FromClient next.
+func (s Start) Conn(now time.Time, limits Limits) *Conn {
+	return &Conn{
+		start: s, limits: limits, lastVal: s.val, next: s.clientISN + 1, ours: s.ourISN + 1, acked: s.ourISN + 1,
+		deadline: now.Add(limits.Time), data: make([]byte, limits.Budget),
+	}
+}
+
+// State returns the connection's state.
+func (c *Conn) State() State { return c.state }
+
+// Data returns the client's stream as far as it is read in order. It stays valid until the Conn is forgotten, and must not be changed.
+func (c *Conn) Data() []byte { return c.data[:c.got:c.got] }
+
+// EndOfStream reports whether the client has closed its direction behind Data.
+func (c *Conn) EndOfStream() bool { return c.fin }
+
+// Deadline returns when Tick must be called at the latest.
+func (c *Conn) Deadline() time.Time {
+	if !c.retransmit.IsZero() && c.retransmit.Before(c.deadline) {
+		return c.retransmit
+	}
+	return c.deadline
+}
+
+// Translation returns what the connection is translated by, once it is Established.
+func (c *Conn) Translation() Translation { return c.tr }
+
+// toClient sends a segment of our own to the client.
+func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, payload []byte) {
+	s := Segment{Seq: seq, Ack: c.next, Flags: flags | ACK, Payload: payload}
+	if c.fin {
+		s.Ack++
+	}
+	room := uint32(0)
+	if c.state == Collecting || c.state == Connecting {
+		room = uint32(len(c.data) - c.got)
+	}
+	if c.start.scaled {
+		if room > 0 {
+			room = max(room>>c.start.offer.Scale, 1) // more than there is, rather than a window that looks closed
+		}
+	}
+	s.Window = uint16(min(room, 0xffff))
+	if c.start.timestamps {
+		c.lastVal = later(c.lastVal, c.start.cookies.clock(now))
+		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.lastVal, c.clientVal
+	}
+	emit(Client, &s)
+}
+
+// FromClient takes a segment of the client's. forward says that it is to be translated and sent to the server.
+func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forward bool) {
+	if s.Flags&RST != 0 {
+		return c.clientReset(s, emit)
+	}
+	if s.Flags&SYN != 0 || s.Flags&ACK == 0 {
+		// A SYN that was on its way twice: say where we are (RFC 5961, 4).
+		if c.state <= Connecting {
+			c.toClient(now, emit, 0, c.ours, nil)
+		}
+		return None, false
+	}
+	if c.state == Closed {
+		return None, false
+	}
+	if before(c.start.ourISN, s.Ack) && !before(c.ours, s.Ack) || c.state >= Replaying {
+		c.clientWin = s.Window
+	} else {
+		return None, false // acknowledges what was never sent
+	}
+	if s.Options.Timestamps && c.start.timestamps {
+		val := s.Options.TSVal
+		if c.clientVal != 0 && before(val, c.clientVal) && c.state <= Connecting {
+			c.toClient(now, emit, 0, c.ours, nil) // an old duplicate (PAWS, RFC 7323, 5.3)
+			return None, false
+		}
+		if !before(c.next, s.Seq) && (c.clientVal == 0 || before(c.clientVal, val)) {
+			c.clientVal = val // of a segment in order only (RFC 7323, 4.3)
+		}
+	}
+	switch c.state {
+	case Replaying:
+		c.followFIN(s)
+		return None, true
+	case Spliced:
+		return None, true
+	case Replying:
+		return c.ackReply(now, s, emit), false
+	}
+	return c.collect(now, s, emit), false
+}
+
+// followFIN notes a FIN that goes to the server by itself.
+func (c *Conn) followFIN(s *Segment) {
+	if s.Flags&FIN != 0 && !c.finKnown {
+		c.finKnown, c.finAt = true, s.Seq+uint32(len(s.Payload))
+	}
+}
+
+func (c *Conn) clientReset(s *Segment, emit Emit) (Event, bool) {
+	switch c.state {
+	case Collecting, Replying, Connecting:
+		// Only the exact number ends the connection (RFC 5961, 3).
+		if s.Seq != c.next {
+			return None, false
+		}
+		if c.state == Connecting {
+			emit(Server, &Segment{Seq: c.start.clientISN + 1, Flags: RST})
+		}
+		c.state = Closed
+		return Gone, false
+	case Replaying, Spliced:
+		return None, true
+	}
+	return None, false
+}
+
+// collect puts the payload where it belongs and acknowledges.
+func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
+	had, hadFIN := c.got, c.fin
+	base := c.start.clientISN + 1
+	if len(s.Payload) > 0 {
+		from, payload := int(int32(s.Seq-base)), s.Payload
+		if from < 0 {
+			payload = payload[min(len(payload), -from):]
+			from = 0
+		}
+		if from < len(c.data) {
+			c.place(from, payload[:min(len(payload), len(c.data)-from)])
+		}
+	}
+	if s.Flags&FIN != 0 && !c.finKnown {
+		c.finKnown, c.finAt = true, s.Seq+uint32(len(s.Payload))
+	}
+	c.next = base + uint32(c.got)
+	c.fin = c.finKnown && c.next == c.finAt
+	if len(s.Payload) > 0 || s.Flags&FIN != 0 || s.Seq != c.next {
+		c.toClient(now, emit, 0, c.ours, nil)
+	}
+	if c.state != Collecting {
+		return None
+	}
+	if c.got == len(c.data) && !c.full {
+		c.full = true
+		return Full
+	}
+	if c.got > had || c.fin && !hadFIN {
+		return MoreData
+	}
+	return None
+}
+
+// place copies p to offset from and moves the edge of what is in order. The first copy of a byte stays: a later one that differs is not
+// looked at, so that what was judged is what the server gets.
+func (c *Conn) place(from int, p []byte) {
+	to := from + len(p)
+	if to <= c.got {
+		return
+	}
+	if from < c.got {
+		p, from = p[c.got-from:], c.got
+	}
+	if from == c.got && len(c.gaps) == 0 {
+		copy(c.data[from:], p)
+		c.got = to
+		return
+	}
+	// Copy only what no piece has yet, then add the span and join neighbours.
+	at := from
+	for _, g := range c.gaps {
+		if g.to <= at {
+			continue
+		}
+		if g.from >= to {
+			break
+		}
+		if g.from > at {
+			copy(c.data[at:g.from], p[at-from:])
+		}
+		at = min(to, g.to)
+	}
+	if at < to {
+		copy(c.data[at:to], p[at-from:])
+	}
+	merged := make([]span, 0, len(c.gaps)+1)
+	add := span{from, to}
+	for _, g := range c.gaps {
+		switch {
+		case g.to < add.from:
+			merged = append(merged, g)
+		case g.from > add.to:
+			merged = append(merged, add)
+			add = g
+		default:
+			add = span{min(add.from, g.from), max(add.to, g.to)}
+		}
+	}
+	merged = append(merged, add)
+	if merged[0].from <= c.got {
+		c.got = max(c.got, merged[0].to)
+		merged = merged[1:]
+	}
+	if len(merged) > mostGaps {
+		merged = merged[:mostGaps]
+	}
+	c.gaps = merged
+}
+
+// Abort resets the client, and the server where there is one.
+func (c *Conn) Abort(now time.Time, emit Emit) {
+	if c.state == Closed || c.state == Spliced {
+		return
+	}
+	c.toClient(now, emit, RST, c.ours, nil)
+	if c.state == Connecting || c.state == Replaying {
+		emit(Server, &Segment{Seq: c.next, Ack: c.serverISN + 1, Flags: RST | ACK})
+	}
+	c.state = Closed
+}
+
+// Tick does what is due at now: it sends again what was not acknowledged and ends what takes too long.
+func (c *Conn) Tick(now time.Time, emit Emit) Event {
+	switch c.state {
+	case Collecting:
+		if !now.Before(c.deadline) {
+			c.Abort(now, emit)
+			return TimeUp
+		}
+	case Connecting:
+		if !now.Before(c.deadline) {
+			emit(Server, &Segment{Seq: c.start.clientISN + 1, Flags: RST})
+			return c.serverLost()
+		}
+		if !c.retransmit.IsZero() && !now.Before(c.retransmit) {
+			c.backOff(now)
+			c.sendSYN(emit)
+		}
+	case Replaying:
+		if !now.Before(c.deadline) {
+			c.Abort(now, emit)
+			return Gone
+		}
+		if !c.retransmit.IsZero() && !now.Before(c.retransmit) {
+			c.backOff(now)
+			c.replay(emit, true)
+		}
+	case Replying:
+		if !now.Before(c.deadline) {
+			c.Abort(now, emit)
+			return Gone
+		}
+		if !c.retransmit.IsZero() && !now.Before(c.retransmit) {
+			c.backOff(now)
+			c.sendReply(now, emit, true)
+		}
+	}
+	return None
+}
+
+func (c *Conn) backOff(now time.Time) {
+	c.rto = min(2*c.rto, 8*time.Second)
+	c.retransmit = now.Add(c.rto)
+}

@@ -1,0 +1,560 @@
+package splice
+
+import (
+	"bytes"
+	"container/heap"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// world is a simulation of a client, the balancer and servers, joined by links that lose, delay, reorder and duplicate.
+type world struct {
+	t      testing.TB
+	rng    *rand.Rand
+	now    time.Time
+	events queue
+	seq    int
+	loss   float64
+	dup    float64
+	jitter time.Duration
+
+	client  *host
+	servers []*host
+	chosen  int // server
+	lb      *balancer
+	trace   []string
+}
+
+type event struct {
+	at  time.Time
+	seq int
+	do  func()
+}
+
+type queue []event
+
+func (e queue) Len() int { return len(e) }
+func (e queue) Less(i, j int) bool {
+	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].seq < e[j].seq
+}
+func (e queue) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *queue) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *queue) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+func (w *world) after(d time.Duration, do func()) {
+	w.seq++
+	heap.Push(&w.events, event{w.now.Add(d), w.seq, do})
+}
+
+// send puts a segment on a link.
+func (w *world) send(what string, b []byte, arrive func([]byte)) {
+	b = bytes.Clone(b)
+	if len(w.trace) < 4000 {
+		var s Segment
+		Parse(b, &s)
+		w.trace = append(w.trace, fmt.Sprintf("%8v %s flags %02x seq %d ack %d win %d len %d ts %d/%d", w.now.Sub(epoch), what, s.Flags, s.Seq, s.Ack, s.Window, len(s.Payload), s.Options.TSVal, s.Options.TSEcr))
+	}
+	times := 1
+	if w.rng.Float64() < w.dup {
+		times = 2
+	}
+	for range times {
+		if w.rng.Float64() < w.loss {
+			continue
+		}
+		d := 5 * time.Millisecond
+		if w.jitter > 0 {
+			d += time.Duration(w.rng.Int64N(int64(w.jitter)))
+		}
+		w.after(d, func() { arrive(bytes.Clone(b)) }) // translated in place: each copy is one of its own
+	}
+}
+
+var epoch = time.Unix(1_800_000_000, 0)
+
+// run lets the world go on until done, and fails after a simulated while.
+func (w *world) run(done func() bool) {
+	for !done() {
+		if len(w.events) == 0 || w.now.Sub(epoch) > 5*time.Minute {
+			w.fail("stuck")
+		}
+		e := heap.Pop(&w.events).(event)
+		w.now = e.at
+		e.do()
+	}
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	for _, line := range w.trace[max(0, len(w.trace)-60):] {
+		w.t.Log(line)
+	}
+	w.t.Fatalf("%v: "+format, append([]any{w.now.Sub(epoch)}, args...)...)
+}
+
+// host is a plain TCP: go-back-N, in-order delivery, and a fatal complaint about everything a translation could get wrong.
+type host struct {
+	w            *world
+	name         string
+	emit         func([]byte)
+	passive      bool
+	refuse, mute bool
+	opt          Options // what it offers
+	window       int     // that it grants, in bytes
+
+	established, closed, reset bool
+	isn, una, nxt, max         uint32
+	out                        []byte
+	fin                        bool // to be sent after out
+	mss                        int
+	peerWindow                 uint32
+	peerScale, scale           uint8
+	ts, sack                   bool
+	tsOffset, tsRecent, tsLast uint32
+	rcvNxt                     uint32
+	irs                        uint32
+	in                         []byte
+	ooo                        map[uint32][]byte
+	peerFIN                    bool
+	peerFINAt                  uint32
+	peerFINKnown               bool
+	timer                      int
+	onData                     func()
+	peerOffered                Options
+}
+
+func (h *host) clock() uint32 { return uint32(h.w.now.Sub(epoch).Milliseconds()) + h.tsOffset }
+
+func (h *host) segment(flags uint8, seq uint32, payload []byte) {
+	s := Segment{Seq: seq, Flags: flags, Payload: payload}
+	if flags&ACK != 0 {
+		s.Ack = h.rcvNxt
+	}
+	if flags&SYN != 0 {
+		s.Options = h.opt
+		if h.passive {
+			s.Options.HasScale = h.opt.HasScale && h.peerOffered.HasScale
+			s.Options.SACKPermitted = h.opt.SACKPermitted && h.peerOffered.SACKPermitted
+			s.Options.Timestamps = h.opt.Timestamps && h.peerOffered.Timestamps
+		}
+		s.Window = uint16(min(h.window, 0xffff))
+	} else {
+		s.Options.Timestamps = h.ts
+		s.Window = uint16(min(h.window>>h.scale, 0xffff))
+	}
+	if s.Options.Timestamps {
+		h.tsLast = h.clock()
+		s.Options.TSVal = h.tsLast
+		if flags&ACK != 0 {
+			s.Options.TSEcr = h.tsRecent
+		}
+	}
+	b := s.Append(nil, 1, 2)
+	if h.sack && len(h.ooo) > 0 && flags&SYN == 0 {
+		b = h.addSACK(b)
+	}
+	h.emit(b)
+}
+
+// addSACK puts one SACK block behind the options.
+func (h *host) addSACK(b []byte) []byte {
+	var at uint32
+	for k := range h.ooo {
+		if at == 0 || before(k, at) {
+			at = k
+		}
+	}
+	head := int(b[12]>>4) * 4
+	block := []byte{kindNOP, kindNOP, kindSACK, 10}
+	block = binary.BigEndian.AppendUint32(block, at)
+	block = binary.BigEndian.AppendUint32(block, at+uint32(len(h.ooo[at])))
+	out := append(append(bytes.Clone(b[:head]), block...), b[head:]...)
+	out[12] = byte((head + len(block)) / 4 << 4)
+	return out
+}
+
+func (h *host) connect() {
+	h.isn = h.w.rng.Uint32()
+	h.una, h.nxt, h.max = h.isn, h.isn+1, h.isn+1
+	h.segment(SYN, h.isn, nil)
+	h.arm()
+}
+
+func (h *host) arm() {
+	h.timer++
+	id := h.timer
+	h.w.after(400*time.Millisecond, func() {
+		if id != h.timer || h.closed || h.reset || h.una == h.nxt && h.established && (len(h.out) == 0 || h.peerWindow != 0) {
+			return
+		}
+		switch {
+		case !h.established && h.passive:
+			h.segment(SYN|ACK, h.isn, nil)
+		case !h.established:
+			h.segment(SYN, h.isn, nil)
+		case h.peerWindow == 0:
+			h.segment(ACK, h.una-1, nil) // a probe
+		default:
+			h.nxt = h.una
+			h.push()
+		}
+		h.arm()
+	})
+}
+
+// push sends what the window allows.
+func (h *host) push() {
+	base := h.isn + 1
+	for {
+		from := int(h.nxt - base)
+		if from > len(h.out) { // the FIN is out
+			return
+		}
+		room := int(h.una+h.peerWindow) - int(h.nxt)
+		n := min(h.mss, len(h.out)-from, max(0, room))
+		flags := uint8(ACK)
+		last := from+n == len(h.out)
+		if last && h.fin {
+			flags |= FIN
+		}
+		if n == 0 && flags&FIN == 0 {
+			return
+		}
+		if h.w.rng.IntN(20) == 0 && n > 1 && h.w.jitter > 0 {
+			n, flags = 1, ACK // a short segment
+		}
+		h.segment(flags, h.nxt, h.out[from:from+n])
+		h.nxt += uint32(n)
+		if flags&FIN != 0 {
+			h.nxt++
+		}
+		h.max = later(h.max, h.nxt)
+		h.arm()
+		if flags&FIN != 0 {
+			return
+		}
+	}
+}
+
+func (h *host) write(b []byte, fin bool) {
+	h.out, h.fin = append(h.out, b...), fin
+	if h.established {
+		h.push()
+	}
+}
+
+func (h *host) receive(b []byte) {
+	var s Segment
+	if !Parse(b, &s) {
+		h.w.fail("%s got a malformed segment % x", h.name, b)
+	}
+	if h.reset || h.mute {
+		return
+	}
+	if h.passive && s.Flags&(SYN|ACK) == SYN && !h.established {
+		if h.refuse {
+			h.rcvNxt = s.Seq + 1
+			r := Segment{Ack: s.Seq + 1, Flags: RST | ACK}
+			h.emit(r.Append(nil, 2, 1))
+			return
+		}
+		if h.rcvNxt == 0 {
+			h.isn = h.w.rng.Uint32()
+			h.una, h.nxt, h.max = h.isn, h.isn+1, h.isn+1
+		}
+		h.irs, h.rcvNxt = s.Seq, s.Seq+1
+		h.negotiate(&s)
+		h.segment(SYN|ACK, h.isn, nil)
+		h.arm()
+		return
+	}
+	if !h.passive && !h.established {
+		if s.Flags&(SYN|ACK) == SYN|ACK && s.Ack == h.isn+1 {
+			h.irs, h.rcvNxt, h.una = s.Seq, s.Seq+1, s.Ack
+			h.negotiate(&s)
+			h.established = true
+			h.segment(ACK, h.nxt, nil)
+			h.push()
+		} else if s.Flags&RST != 0 && s.Ack == h.isn+1 {
+			h.reset = true
+		}
+		return
+	}
+	if h.rcvNxt == 0 {
+		return // before any SYN
+	}
+	if s.Flags&RST != 0 {
+		if s.Seq == h.rcvNxt {
+			h.reset = true
+		}
+		return
+	}
+	if s.Flags&SYN != 0 {
+		h.segment(ACK, h.nxt, nil) // challenge
+		return
+	}
+	if h.ts != s.Options.Timestamps {
+		h.w.fail("%s: timestamps %v, agreed %v", h.name, s.Options.Timestamps, h.ts)
+	}
+	if h.ts {
+		if before(s.Options.TSVal, h.tsRecent) {
+			h.segment(ACK, h.nxt, nil) // PAWS
+			return
+		}
+		if before(h.clock(), s.Options.TSEcr) || h.established && s.Options.TSEcr-h.tsOffset > uint32(10*time.Minute/time.Millisecond) {
+			h.w.fail("%s: echo %d of a timestamp never sent (clock %d)", h.name, s.Options.TSEcr, h.clock())
+		}
+		if !before(h.rcvNxt, s.Seq) {
+			h.tsRecent = s.Options.TSVal
+		}
+	}
+	if before(h.max, s.Ack) {
+		h.w.fail("%s: acknowledges %d beyond %d", h.name, s.Ack-h.isn, h.max-h.isn)
+	}
+	if h.passive && !h.established && s.Ack == h.isn+1 {
+		h.established = true
+		h.una = s.Ack
+	}
+	h.checkSACK(b)
+	if before(h.una, s.Ack) {
+		h.una = s.Ack
+		h.nxt = later(h.nxt, h.una)
+		h.arm()
+	}
+	if !before(s.Ack, h.una) {
+		h.peerWindow = uint32(s.Window) << h.peerScale
+	}
+	if int32(s.end()-(h.rcvNxt+uint32(h.window))) > 1<<h.w.lb.cookies.offer.Scale { // a promised scale coarser than the server's window
+		h.w.fail("%s: %d bytes beyond its window of %d", h.name, s.end()-h.rcvNxt, h.window)
+	}
+	h.take(&s)
+	if h.established {
+		h.push()
+	}
+}
+
+func (h *host) negotiate(s *Segment) {
+	o := &s.Options
+	h.mss = int(o.MSS)
+	if h.mss == 0 {
+		h.mss = 536
+	}
+	h.ts = o.Timestamps && h.opt.Timestamps
+	h.sack = o.SACKPermitted && h.opt.SACKPermitted
+	h.tsRecent = o.TSVal
+	if o.HasScale && h.opt.HasScale {
+		h.peerScale, h.scale = o.Scale, h.opt.Scale
+	}
+	if h.ts {
+		h.mss -= 12
+	}
+	h.peerWindow = uint32(s.Window)
+	h.peerOffered = *o
+}
+
+func (h *host) checkSACK(b []byte) {
+	head := b[20 : int(b[12]>>4)*4]
+	for len(head) > 1 && head[0] != kindEnd {
+		if head[0] == kindNOP {
+			head = head[1:]
+			continue
+		}
+		if head[0] == kindSACK {
+			from, to := binary.BigEndian.Uint32(head[2:]), binary.BigEndian.Uint32(head[6:])
+			if before(from, h.isn) || before(h.max, to) || !before(from, to) {
+				h.w.fail("%s: SACK %d-%d outside of %d-%d", h.name, from-h.isn, to-h.isn, h.una-h.isn, h.max-h.isn)
+			}
+		}
+		head = head[head[1]:]
+	}
+}
+
+// take delivers what is in order and acknowledges.
+func (h *host) take(s *Segment) {
+	if s.Flags&FIN != 0 {
+		h.peerFINKnown, h.peerFINAt = true, s.Seq+uint32(len(s.Payload))
+	}
+	if len(s.Payload) > 0 {
+		if h.ooo == nil {
+			h.ooo = map[uint32][]byte{}
+		}
+		if old, ok := h.ooo[s.Seq]; !ok || len(old) < len(s.Payload) {
+			h.ooo[s.Seq] = s.Payload
+		}
+	}
+	for again := true; again; {
+		again = false
+		for seq, p := range h.ooo {
+			if before(h.rcvNxt, seq) {
+				continue
+			}
+			if skip := int(h.rcvNxt - seq); skip < len(p) {
+				h.in = append(h.in, p[skip:]...)
+				h.rcvNxt += uint32(len(p) - skip)
+				again = true
+			}
+			delete(h.ooo, seq)
+		}
+	}
+	if h.peerFINKnown && h.rcvNxt == h.peerFINAt && !h.peerFIN {
+		h.peerFIN = true
+		h.rcvNxt++
+	}
+	if len(s.Payload) > 0 || s.Flags&FIN != 0 || s.end() == s.Seq && s.Seq == h.rcvNxt-1 { // the last is a probe
+		h.segment(ACK, h.nxt, nil)
+	}
+	if h.onData != nil {
+		h.onData()
+	}
+}
+
+// balancer is what a data plane does with the package.
+type balancer struct {
+	w       *world
+	cookies *Cookies
+	limits  Limits
+	conn    *Conn
+	tr      *Translation
+	decide  func(c *Conn, ev Event) bool // true: connect
+	reply   []byte
+	events  []Event
+}
+
+var tuple = Tuple{netip.MustParseAddrPort("192.0.2.9:40000"), netip.MustParseAddrPort("192.0.2.80:80")}
+
+func (l *balancer) emit(to Side, s *Segment) {
+	b := s.Append(nil, 1, 2)
+	if to == Client {
+		l.w.send("lb>client", b, l.w.client.receive)
+	} else {
+		l.w.send("lb>server", b, l.w.servers[l.w.chosen].receive)
+	}
+}
+
+type noChange struct{}
+
+func (noChange) Long(_, _ uint32)    {}
+func (noChange) LongOdd(_, _ uint32) {}
+func (noChange) Word(_, _ uint16)    {}
+
+func (l *balancer) act(ev Event) {
+	if ev == None {
+		return
+	}
+	l.events = append(l.events, ev)
+	switch ev {
+	case MoreData, Full:
+		if l.conn.State() == Collecting && l.decide(l.conn, ev) {
+			if l.reply != nil {
+				l.conn.Reply(l.w.now, l.reply, l.emit)
+			} else {
+				l.conn.Connect(l.w.now, l.emit)
+			}
+		}
+	case ServerLost:
+		if l.w.chosen+1 == len(l.w.servers) {
+			l.conn.Abort(l.w.now, l.emit)
+			return
+		}
+		l.w.chosen++
+		l.conn.Connect(l.w.now, l.emit)
+	case Established:
+		tr := l.conn.Translation()
+		l.tr = &tr
+	}
+}
+
+func (l *balancer) tick() {
+	if l.conn == nil || l.conn.State() >= Spliced && l.conn.State() != Replying {
+		return
+	}
+	l.act(l.conn.Tick(l.w.now, l.emit))
+	l.w.after(20*time.Millisecond, l.tick)
+}
+
+func (l *balancer) fromClient(b []byte) {
+	var s Segment
+	if !Parse(b, &s) {
+		l.w.fail("malformed from client")
+	}
+	if l.conn == nil {
+		if s.Flags&(SYN|ACK) == SYN {
+			a := l.cookies.Answer(l.w.now, tuple, &s)
+			l.emit(Client, &a)
+			return
+		}
+		start, ok := l.cookies.Check(l.w.now, tuple, &s)
+		if !ok {
+			if !l.cookies.Recent(l.w.now, &s) {
+				l.w.fail("a cookie was not recognised")
+			}
+			return
+		}
+		l.conn = start.Conn(l.w.now, l.limits)
+		l.w.after(20*time.Millisecond, l.tick)
+	}
+	forward := true
+	if l.conn.State() != Spliced {
+		var ev Event
+		ev, forward = l.conn.FromClient(l.w.now, &s, l.emit)
+		l.act(ev)
+	}
+	if forward {
+		l.tr.ToServer(b, noChange{})
+		l.w.send("client>server", b, l.w.servers[l.w.chosen].receive)
+	}
+}
+
+func (l *balancer) fromServer(from int) func([]byte) {
+	return func(b []byte) {
+		if l.conn == nil || from != l.w.chosen {
+			return
+		}
+		var s Segment
+		if !Parse(b, &s) {
+			l.w.fail("malformed from server")
+		}
+		forward := true
+		if l.conn.State() != Spliced {
+			var ev Event
+			ev, forward = l.conn.FromServer(l.w.now, &s, l.emit)
+			l.act(ev)
+		}
+		if forward {
+			l.tr.ToClient(b, noChange{})
+			l.w.send("server>client", b, l.w.client.receive)
+		}
+	}
+}
+
+// newWorld makes a world with n servers.
+func newWorld(t testing.TB, seed uint64, offer *Offer, limits Limits, n int) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: epoch}
+	cookies, err := NewCookies(nil, offer)
+	require.NoError(t, err)
+	limits, err = limits.WithDefaults()
+	require.NoError(t, err)
+	w.lb = &balancer{w: w, cookies: cookies, limits: limits}
+	opts := Options{MSS: 1460, Scale: 7, HasScale: true, SACKPermitted: true, Timestamps: true}
+	w.client = &host{w: w, name: "client", opt: opts, window: 60000, tsOffset: w.rng.Uint32()}
+	w.client.emit = func(b []byte) { w.send("client>lb", b, w.lb.fromClient) }
+	for i := range n {
+		s := &host{w: w, name: fmt.Sprint("server", i), passive: true, opt: opts, window: 60000, tsOffset: w.rng.Uint32()}
+		s.emit = func(b []byte) { w.send("server>lb", b, w.lb.fromServer(i)) }
+		w.servers = append(w.servers, s)
+	}
+	w.lb.decide = func(c *Conn, ev Event) bool {
+		return ev == Full || bytes.Contains(c.Data(), []byte("\r\n\r\n")) || c.EndOfStream()
+	}
+	return w
+}

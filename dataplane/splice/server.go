@@ -1,0 +1,186 @@
+package splice
+
+import "time"
+
+// Connect opens the connection to a server, or to the next one after ServerLost. The SYN carries the client's own sequence number and options.
+func (c *Conn) Connect(now time.Time, emit Emit) {
+	if c.state != Collecting && c.state != Connecting {
+		return
+	}
+	c.state = Connecting
+	c.began = now
+	c.deadline = now.Add(c.limits.ServerTime)
+	c.rto = firstRTO
+	c.retransmit = now.Add(c.rto)
+	c.sendSYN(emit)
+}
+
+func (c *Conn) sendSYN(emit Emit) {
+	s := Segment{Seq: c.start.clientISN, Flags: SYN, Window: 0xffff, Options: Options{MSS: c.start.clientMSS}}
+	s.Options.HasScale, s.Options.Scale = c.start.scaled, c.start.clientScale
+	s.Options.SACKPermitted = c.start.sack
+	if c.start.timestamps {
+		s.Options.Timestamps, s.Options.TSVal = true, c.clientVal
+	}
+	if c.clientWin != 0 {
+		s.Window = c.clientWin
+		if c.start.scaled {
+			s.Window = uint16(min(uint32(c.clientWin)<<c.start.clientScale, 0xffff))
+		}
+	}
+	emit(Server, &s)
+}
+
+func (c *Conn) serverLost() Event {
+	c.state = Collecting // of a kind: the decision is the caller's again
+	c.retransmit = time.Time{}
+	c.deadline = c.began.Add(2 * c.limits.ServerTime)
+	return ServerLost
+}
+
+// FromServer takes a segment of the server's. forward says that it is to be translated and sent to the client.
+func (c *Conn) FromServer(now time.Time, s *Segment, emit Emit) (ev Event, forward bool) {
+	switch c.state {
+	case Connecting:
+		return c.synAnswered(now, s, emit), false
+	case Replaying:
+		return c.replayAnswered(now, s, emit)
+	case Spliced:
+		return None, true
+	}
+	return None, false
+}
+
+func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
+	isn := c.start.clientISN
+	switch {
+	case s.Flags&ACK == 0 || s.Ack != isn+1:
+		if s.Flags&(ACK|RST) == ACK {
+			emit(Server, &Segment{Seq: s.Ack, Flags: RST}) // an old connection of the same ports (RFC 9293, 3.10.7.3)
+		}
+		return None
+	case s.Flags&RST != 0:
+		return c.serverLost()
+	case s.Flags&SYN == 0:
+		return None
+	}
+	o := &s.Options
+	if c.start.timestamps && !o.Timestamps || c.start.sack && !o.SACKPermitted || c.start.scaled && !o.HasScale {
+		emit(Server, &Segment{Seq: isn + 1, Ack: s.Seq + 1, Flags: RST | ACK})
+		return c.serverLost()
+	}
+	c.serverISN, c.serverVal, c.scale = s.Seq, o.TSVal, o.Scale
+	c.serverWin = s.Window // that of a SYN is not scaled (RFC 7323, 2.2)
+	mss := int(o.MSS)
+	if mss == 0 {
+		mss = 536
+	}
+	c.mss = mss
+	if c.start.timestamps {
+		c.mss -= 12
+	}
+	c.tr = Translation{Seq: c.ours - (s.Seq + 1)}
+	if c.start.timestamps {
+		// The server's clock goes on where ours stopped.
+		c.tr.Timestamps, c.tr.First = true, o.TSVal
+		c.tr.TS = later(c.lastVal, c.start.cookies.clock(now)) - o.TSVal
+	}
+	if c.start.scaled {
+		c.tr.Shift = int8(c.scale) - int8(c.start.offer.Scale)
+	}
+	c.state = Replaying
+	c.deadline = now.Add(c.limits.ReplayTime)
+	c.rto = min(max(2*now.Sub(c.began), 200*time.Millisecond), 3*time.Second)
+	c.retransmit = now.Add(c.rto)
+	c.sent, c.flight, c.flightFIN = isn+1, 0, false
+	c.gaps = nil // what is out of order comes again, straight to the server
+	c.replay(emit, false)
+	return Established
+}
+
+// replay sends the server the data collected as far as its window lets, and an ACK where there is nothing to send. A timer's call sends the first
+// segment that is not acknowledged again, at least a byte of it, so that a closed window is probed (RFC 9293, 3.8.6.1).
+func (c *Conn) replay(emit Emit, timer bool) {
+	base := c.start.clientISN + 1
+	acked := min(int(c.sent-base), c.got)
+	from, limit := max(c.flight, acked), min(c.got, acked+int(c.serverWin))
+	if timer {
+		from, limit = acked, min(c.got, acked+max(1, min(c.mss, int(c.serverWin))))
+	}
+	any := false
+	for from < limit {
+		to := min(from+c.mss, limit)
+		flags := uint8(ACK)
+		if to == c.got {
+			flags |= PSH
+			if c.fin {
+				flags |= FIN
+				c.flightFIN = true
+			}
+		}
+		c.toServer(emit, flags, base+uint32(from), c.data[from:to])
+		from, any = to, true
+	}
+	c.flight = max(c.flight, from)
+	if from == c.got && c.fin && (timer && !any || !c.flightFIN) {
+		c.flightFIN, any = true, true
+		c.toServer(emit, ACK|FIN, base+uint32(c.got), nil)
+	}
+	if !any {
+		c.toServer(emit, ACK, base+uint32(max(c.flight, acked)), nil)
+	}
+}
+
+func (c *Conn) toServer(emit Emit, flags uint8, seq uint32, payload []byte) {
+	s := Segment{Seq: seq, Ack: later(c.serverISN+1, c.acked-c.tr.Seq), Flags: flags, Window: c.clientWin, Payload: payload}
+	if c.start.timestamps {
+		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.clientVal, c.serverVal
+	}
+	emit(Server, &s)
+}
+
+// replayAnswered follows the server's acknowledgements until it has all that was acknowledged to the client.
+func (c *Conn) replayAnswered(now time.Time, s *Segment, emit Emit) (Event, bool) {
+	if s.Flags&RST != 0 {
+		c.state = Spliced // the client gets the reset, translated
+		return Done, true
+	}
+	if s.Flags&SYN != 0 {
+		// Our ACK was lost: the SYN-ACK comes again.
+		if s.Seq == c.serverISN {
+			c.toServer(emit, ACK, c.sent, nil)
+		}
+		return None, false
+	}
+	if s.Options.Timestamps && !before(s.Options.TSVal, c.serverVal) {
+		c.serverVal = s.Options.TSVal
+	}
+	if s.Flags&ACK == 0 {
+		return None, false
+	}
+	c.serverWin = uint16(min(int(s.Window)<<c.serverScale(), 0xffff))
+	all := c.next
+	if c.fin {
+		all++
+	}
+	if before(c.sent, s.Ack) {
+		c.sent = s.Ack
+		c.retransmit = now.Add(c.rto)
+	}
+	if !before(c.sent, all) {
+		c.state = Spliced
+		c.data = nil
+		return Done, true
+	}
+	if c.flight < c.got {
+		c.replay(emit, false)
+	}
+	return None, true
+}
+
+func (c *Conn) serverScale() uint8 {
+	if c.start.scaled {
+		return c.scale
+	}
+	return 0
+}
