@@ -1,13 +1,14 @@
 package sslpersist
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
-
-	"github.com/lbprim/lbprim/internal/testenv"
+	"time"
 )
 
 // addSeeds gives f the hellos this file makes itself, and the captures where they are.
@@ -124,4 +125,85 @@ func sameHello(a, b ClientHello) bool {
 		string(a.alpn) == string(b.alpn) && string(a.psks) == string(b.psks)
 }
 
-var _ = testenv.Shared
+// Both directions at once, cut as the fuzzer likes: no panic, no allocation beyond the
+// bound, and the outcome does not depend on the cuts.
+func FuzzHandshake(f *testing.F) {
+	client, server := fullSpec().client(), helloSpec{id: fill(32, 9), will: true}.server()
+	f.Add(client, server, uint8(3))
+	f.Add(helloSpec{id: fill(32, 1), versions: []Version{TLS13}}.client(), slices.Concat(helloSpec{id: fill(32, 1), versions: []Version{TLS13}, random: retryRandom}.server(), changeCipherSpec, server), uint8(1))
+	if sharedOrNothing() != "" {
+		for _, r := range readLines[transcriptRow](f, "tls/go_crypto_tls_transcripts.jsonl") {
+			f.Add(r.bytes("c2s"), r.bytes("s2c"), uint8(7))
+		}
+		for _, p := range readLines[payloadRow](f, "expected/tls_payloads.jsonl") {
+			f.Add(p.C2S, p.S2C, uint8(50))
+		}
+	}
+	f.Fuzz(func(t *testing.T, c2s, s2c []byte, step uint8) {
+		var whole, cut Handshake
+		_, cerr := whole.Client(c2s)
+		checkError(t, cerr)
+		_, serr := whole.Server(s2c)
+		checkError(t, serr)
+		for b := c2s; len(b) > 0; {
+			n := min(max(int(step), 1), len(b))
+			_, _ = cut.Client(b[:n])
+			b = b[n:]
+		}
+		for b := s2c; len(b) > 0; {
+			n := min(max(int(step), 1), len(b))
+			_, _ = cut.Server(b[:n])
+			b = b[n:]
+		}
+		if whole.nlessons != cut.nlessons || whole.lessons != cut.lessons || whole.resumed != cut.resumed || whole.reply != cut.reply {
+			t.Fatalf("at once %v, in pieces of %d %v", whole.lessons, step, cut.lessons)
+		}
+		for l, ok := whole.Next(); ok; l, ok = whole.Next() {
+			if l.Kind == LearnID && (l.ID.IsZero() || whole.reply.Version.IsTLS13() && whole.reply.SessionID == l.ID) {
+				t.Fatalf("learned %v from %+v", l, whole.reply)
+			}
+		}
+		if cap(cut.client.buf) > 2*MaxHello || cap(cut.server.buf) > 2*MaxHello {
+			t.Fatal("buffer beyond its bound")
+		}
+	})
+}
+
+func FuzzRestore(f *testing.F) {
+	tab := newTestTable(f, nil)
+	now := time.Now()
+	_ = tab.LearnAt(now, numbered(1), "a")
+	_ = tab.LearnAt(now, sid(7), "b")
+	var buf bytes.Buffer
+	_ = tab.WriteSnapshot(&buf, now, name)
+	f.Add(buf.Bytes()[:buf.Len()-sha256.Size])
+	f.Add([]byte(snapshotMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		// The checksum is made right, so that what it protects is read.
+		sum := sha256.Sum256(b)
+		b = append(b, sum[:]...)
+		tab := newTestTable(t, &Config[string]{MaxEntries: 10})
+		st, err := tab.Restore(bytes.NewReader(b), now, byName)
+		if err != nil && (!errors.Is(err, ErrSnapshot) || tab.Len() != 0) {
+			t.Fatal(err)
+		}
+		if tab.Len() > st.Restored {
+			t.Fatalf("%d entries, %+v", tab.Len(), st)
+		}
+	})
+}
+
+func FuzzParseDelta(f *testing.F) {
+	b, _ := AppendDelta(nil, Delta[string]{Seq: 1, Op: OpLearn, ID: numbered(1), Node: "a", At: time.Unix(0, 5)}, name)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, rest, _, err := ParseDelta(b, byName)
+		if err != nil {
+			return
+		}
+		again, err := AppendDelta(nil, d, name)
+		if err != nil || !bytes.Equal(append(again, rest...), b) {
+			t.Fatalf("%x became %x", b, again)
+		}
+	})
+}

@@ -23,7 +23,7 @@ func (e *entry) key() key { return key{uint8(e.meta & 63), e.b} }
 func (e *entry) is(k *key) bool { return uint8(e.meta&63) == k.n && e.b == k.b }
 
 const (
-	chunkBits = 7
+	chunkBits = 9 // 512 entries fill a size class of the allocator to the byte
 	chunkSize = 1 << chunkBits
 
 	slotBits = 21 // of an index cell; the rest is a tag, part of the hash
