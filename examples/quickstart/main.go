@@ -92,12 +92,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 func network(opt options, why error) (l *lab.Lab, mode string, err error) {
 	cfg := lab.Config{Clients: clientAddrs, Servers: 7, VIPs: []netip.Addr{vip(false), vip(true)}, Seed: opt.seed}
 	if opt.memory {
-		why = errors.New("-memory asks for it")
+		why = errors.New("-memory was given")
 	} else if why == nil {
 		if l, why = lab.Kernel(cfg); why == nil {
-			return l, "lbprim quickstart: real TCP and UDP through network namespaces of its own and a TUN device", nil
+			return l, "lbprim quickstart: real traffic through network namespaces and a TUN device", nil
 		}
 	}
 	l, err = lab.Memory(cfg)
-	return l, fmt.Sprintf("lbprim quickstart: in memory, with packets it builds itself (no network namespaces or TUN device: %v)", why), err
+	return l, fmt.Sprintf("lbprim quickstart: in memory, with packets it builds, since %v", why), err
 }

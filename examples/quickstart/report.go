@@ -85,7 +85,7 @@ func (s *story) draw(quit interface{ Done() <-chan struct{} }) {
 		rows := s.rows(requests)
 		stats := s.b.plane.Stats()
 		now := time.Now()
-		f := frame{title: s.mode, at: now.Sub(s.start), end: s.opt.duration, rows: rows, tables: tables{stats.Sessions, stats.Associations}}
+		f := frame{at: now.Sub(s.start), end: s.opt.duration, rows: rows, tables: tables{stats.Sessions, stats.Associations}}
 		for _, r := range requests {
 			if r.err != nil {
 				f.failed++

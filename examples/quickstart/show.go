@@ -21,7 +21,6 @@ type display interface {
 
 // frame is how things stand at one moment.
 type frame struct {
-	title   string
 	at, end time.Duration
 	phase   string
 	rows    []row
@@ -90,7 +89,7 @@ func (l *lines) close() {}
 
 const (
 	latestEvents = 6
-	screenHeight = 7 + 6 + latestEvents // servers, what is around them, events
+	screenHeight = 7 + 5 + latestEvents // servers, what is around them, events
 )
 
 // screen draws in place, a few times a second, without touching what is above it.
@@ -106,7 +105,7 @@ func (s *screen) event(at time.Duration, text string) {
 	if len(s.events) > latestEvents {
 		s.events = s.events[1:]
 	}
-	if s.now.title != "" {
+	if s.drawn > 0 {
 		s.draw()
 	}
 }
@@ -138,7 +137,7 @@ func (s *screen) draw() {
 // text is the screen's lines, always as many.
 func (s *screen) text(columns int) (out []string) {
 	f := s.now
-	out = append(out, f.title, fmt.Sprintf("%4.1fs of %.0fs  %s  %s", f.at.Seconds(), f.end.Seconds(), bar(f.at.Seconds()/f.end.Seconds(), 20), f.phase), "")
+	out = append(out, fmt.Sprintf("%4.1fs of %.0fs  %s  %s", f.at.Seconds(), f.end.Seconds(), bar(f.at.Seconds()/f.end.Seconds(), 20), f.phase), "")
 	out = append(out, "server    weight   share                         wanted   conns   open   health")
 	for _, r := range f.rows {
 		out = append(out, fmt.Sprintf("%-9s %6d  %5.1f%%  %s  %5.1f%%  %6d  %5d   %s", r.Server, r.Weight, 100*r.Share, bar(r.Share, max(8, min(20, columns-60))), 100*r.Wanted, r.Connections, r.Open, r.State))

@@ -10,7 +10,7 @@ import (
 )
 
 func someFrame(at time.Duration) frame {
-	f := frame{title: "a title", at: at, end: 12 * time.Second, phase: "2/5 something", packets: 1234, failed: 3}
+	f := frame{at: at, end: 12 * time.Second, phase: "2/5 something", packets: 1234, failed: 3}
 	for i, name := range []string{"web1", "web2", "web3", "shop1", "shop2", "echo1", "echo2"} {
 		f.rows = append(f.rows, row{Server: name, Weight: i + 1, Wanted: 0.5, Share: 0.25, State: "up", Connections: 1000000, Open: 12345})
 	}
@@ -34,7 +34,7 @@ func TestScreenFitsAndStays(t *testing.T) {
 	s.close()
 	require.True(t, strings.HasSuffix(out.String(), "\x1b[?25h\n"), "the cursor is back")
 	for _, line := range strings.Split(out.String(), "\n") {
-		plain := strings.NewReplacer("\x1b[K", "", "\x1b[?25l", "", "\x1b[?25h", "", "\x1b[19A", "").Replace(line)
+		plain := strings.NewReplacer("\x1b[K", "", "\x1b[?25l", "", "\x1b[?25h", "", "\x1b[18A", "").Replace(line)
 		require.LessOrEqual(t, len(plain), 79, "%q", plain)
 	}
 }

@@ -19,7 +19,7 @@ type claim struct {
 const (
 	tolerance  = 0.05            // of a share, absolute
 	fewest     = 40              // connections from which a share is believed
-	noticeable = 2 * time.Second // for a death or a return to be noticed
+	noticeable = 3 * time.Second // for a death or a return to be noticed
 )
 
 // history is what the story remembers of itself, for verification.
