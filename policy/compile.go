@@ -44,9 +44,7 @@ func Compile[V any](cfg *Config, rules ...Rule[V]) (*Table[V], error) {
 		return cmp.Or(
 			compareBool(a.rule.Disabled, b.rule.Disabled),
 			compareBool(a.enabledInternal(), b.enabledInternal()),
-			a.norm.compare(&b.norm),
-			compareBool(a.rule.Internal, b.rule.Internal),
-			strings.Compare(a.rule.Name, b.rule.Name),
+			compareEntries(a, b),
 		)
 	})
 	for i := range t.live {

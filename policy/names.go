@@ -3,6 +3,7 @@ package policy
 import (
 	"hash/maphash"
 	"maps"
+	"slices"
 )
 
 // names finds rules by name. Like vips it is persistent: a change copies one small map.
@@ -47,11 +48,39 @@ func (n *names[V]) insert(r *Rule[V]) (other *Rule[V]) {
 	return nil
 }
 
-//nolint:unused // the next change uses it
-// own makes a copy of the shard of a name, unless it was done before.
-func (n *names[V]) own(name string, owned map[*map[string]*Rule[V]]bool) {
-	if m := n.shard(name); !owned[m] {
-		*m = maps.Clone(*m)
-		owned[m] = true
+// prepareChange makes the list of shards the caller's own, for add more rules. It cuts
+// the table anew if it has outgrown its shards.
+func (n *names[V]) prepareChange(add int) {
+	size := add
+	for _, m := range n.shards {
+		size += len(m)
 	}
+	if size <= 4*namesPerShard*len(n.shards) {
+		n.shards = slices.Clone(n.shards)
+		return
+	}
+	old := n.shards
+	*n = newNames[V](size)
+	for _, m := range old {
+		for _, r := range m {
+			n.insert(r)
+		}
+	}
+}
+
+// own makes the shard of a name the caller's own; the list of shards must be.
+func (n *names[V]) own(name string) {
+	m := n.shard(name)
+	*m = maps.Clone(*m)
+}
+
+// remove returns the rule it has taken out, or nil; the list of shards must be the
+// caller's own.
+func (n *names[V]) remove(name string) *Rule[V] {
+	r := n.find(name)
+	if r != nil {
+		n.own(name)
+		delete(*n.shard(name), name)
+	}
+	return r
 }

@@ -126,6 +126,48 @@ func (d *shard[V]) place(s slot[V]) {
 	d.slots[i&mask] = s
 }
 
+// prepareChange makes the lists the caller's own, for add more VIPs. It cuts the table anew
+// if it has outgrown its shards.
+func (v *vips[V]) prepareChange(add int) {
+	if size := v.count + add; size > 4*shardSlots/3*len(v.shards) {
+		old := *v
+		*v = newVIPs[V](size)
+		old.all(func(s *service[V]) bool {
+			v.insert(s)
+			return true
+		})
+		return
+	}
+	v.shards = slices.Clone(v.shards)
+	v.lens = slices.Clone(v.lens)
+}
+
+// replace adds s, in the place of the service that has its VIP if there is one. The lists
+// must be the caller's own; the shard is copied.
+func (v *vips[V]) replace(s *service[V]) {
+	v.remove(s.vip, s.bits)
+	v.insert(s)
+}
+
+// remove takes out the service of a VIP, if there is one. The shard is copied in any
+// case. Linear probing wants all others put in anew, since the place may be on the way to theirs.
+func (v *vips[V]) remove(x u128, n uint8) {
+	d := &v.shards[hashVIP(x, n)>>v.shift]
+	old := d.slots
+	*d = shard[V]{slots: make([]slot[V], len(old))}
+	for _, o := range old {
+		switch {
+		case o.svc == nil:
+		case o.svc.vip == x && o.svc.bits == n:
+			v.count--
+			v.countLen(n, -1)
+		default:
+			d.place(o)
+			d.used++
+		}
+	}
+}
+
 // countLen keeps the list of prefix lengths, longest first.
 func (v *vips[V]) countLen(bits uint8, d int) {
 	i, found := slices.BinarySearchFunc(v.lens, bits, func(l vipLen, bits uint8) int {
