@@ -126,8 +126,12 @@ func (e *cutError) Error() string {
 	return fmt.Sprintf("%s after %q", what, shorten(e.seen))
 }
 
+// Unwrap returns one error for all that mean the same.
 func (e *cutError) Unwrap() error {
-	if errors.Is(e.err, io.EOF) {
+	switch {
+	case isTimeout(e.err):
+		return os.ErrDeadlineExceeded
+	case isEOF(e.err):
 		return io.ErrUnexpectedEOF
 	}
 	return e.err

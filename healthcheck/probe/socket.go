@@ -65,6 +65,7 @@ func (s Socket) dial(ctx context.Context, network string, target netip.AddrPort)
 		}
 		return c, nil
 	case "udp", "udp4", "udp6":
+		d.Control = s.controlUDP
 		c, err := d.DialUDP(ctx, network, local, target)
 		if err != nil {
 			return nil, err
@@ -80,12 +81,7 @@ func (s Socket) listenUDP(ctx context.Context, target netip.Addr) (*net.UDPConn,
 	if _, err := s.dialer(target); err != nil {
 		return nil, err
 	}
-	l := net.ListenConfig{Control: func(network, address string, c syscall.RawConn) error {
-		if err := s.control(network, address, c); err != nil {
-			return err
-		}
-		return recvErr(network, c)
-	}}
+	l := net.ListenConfig{Control: s.controlUDP}
 	network, local := "udp4", netip.IPv4Unspecified()
 	if target.Unmap().Is6() {
 		network, local = "udp6", netip.IPv6Unspecified()
@@ -139,4 +135,12 @@ func (s Socket) control(network, _ string, c syscall.RawConn) error {
 		return localError{err}
 	}
 	return nil
+}
+
+// controlUDP has ICMP errors reported, too.
+func (s Socket) controlUDP(network, address string, c syscall.RawConn) error {
+	if err := s.control(network, address, c); err != nil {
+		return err
+	}
+	return recvErr(network, c)
 }

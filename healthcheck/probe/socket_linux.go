@@ -22,8 +22,8 @@ func (s Socket) setOptions(fd uintptr, v6 bool) error {
 	return s.setDSCP(int(fd), v6)
 }
 
-// recvErr has an unconnected UDP socket report ICMP errors, which otherwise only
-// connected ones do (ip(7), IP_RECVERR).
+// recvErr has a UDP socket report every ICMP error, which otherwise only connected ones
+// do, and of port unreachable only (ip(7), IP_RECVERR).
 func recvErr(network string, c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) { err = setRecvErr(int(fd), network == "udp6") }); e != nil {

@@ -71,7 +71,7 @@ func TestTLS(t *testing.T) {
 		t.Run(host, func(t *testing.T) {
 			addr := httpsServer(t, host, good, ok)
 			expired := httpsServer(t, host, old, ok)
-			broken := httpsServer(t, host, good, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+			broken := httpsServer(t, host, good, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 			plain := listen(t, net.JoinHostPort(host, "0"), func(c net.Conn) {
 				io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
 				io.Copy(io.Discard, c)
