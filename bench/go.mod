@@ -4,6 +4,16 @@ module github.com/lbprim/lbprim/bench
 
 go 1.26.0
 
-require github.com/lbprim/lbprim v0.0.0
+require (
+	github.com/buraksezer/consistent v0.10.0
+	github.com/dchest/siphash v1.2.3
+	github.com/dgryski/go-maglev v0.0.0-20200611225407-8961b9b1b8e6
+	github.com/dgryski/go-rendezvous v0.0.0-20200823014737-9f7001d12a5f
+	github.com/kkdai/maglev v0.2.0
+	github.com/lbprim/lbprim v0.0.0
+	stathat.com/c/consistent v1.0.0
+)
+
+require golang.org/x/sys v0.50.0 // indirect
 
 replace github.com/lbprim/lbprim => ../

@@ -1,0 +1,160 @@
+// Netbench measures balancers side by side on one machine, in network namespaces: a client, the balancer, and
+// two servers, joined by virtual Ethernet.
+//
+//	cd bench && go run ./netbench                     every mode, three rounds
+//	cd bench && go run ./netbench -h                  what can be chosen
+//
+// Rounds are interleaved and every figure is the median of its rounds, with the ratio to a chosen mode. It needs root, iperf3, wrk and nginx, and
+// whichever peers are to be measured: haproxy, nftables, and the folder of the bare forwarders.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	modes    []string
+	measures []string
+	rounds   int
+	seconds  time.Duration
+	base     string
+	bare     string
+	profiles string
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "balancer" {
+		if err := balancer(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "netbench balancer:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, o)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "netbench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var m, x string
+	f := flag.NewFlagSet("netbench", flag.ContinueOnError)
+	f.StringVar(&m, "modes", strings.Join(modeNames(), ","), "balancers to measure")
+	f.StringVar(&x, "measures", strings.Join(measureNames(), ","), "what to measure")
+	f.IntVar(&o.rounds, "rounds", 3, "rounds over all modes")
+	f.DurationVar(&o.seconds, "each", 3*time.Second, "how long each measurement takes")
+	f.StringVar(&o.base, "base", "haproxy", "the mode ratios refer to")
+	f.StringVar(&o.bare, "bare", "../../shared/bench", "folder of the bare forwarders' module; their modes are left out where it is absent")
+	f.StringVar(&o.profiles, "profiles", "", "folder for CPU profiles of this project's balancer, the last round's; its counters go to standard error")
+	f.Usage = func() {
+		fmt.Fprintln(f.Output(), "Netbench measures balancers side by side in network namespaces.")
+		fmt.Fprintln(f.Output(), "\nFlags:")
+		f.PrintDefaults()
+		fmt.Fprintln(f.Output(), "\nMeasures:")
+		for _, m := range measures {
+			fmt.Fprintf(f.Output(), "  %-8s %s\n", m.name, m.what)
+		}
+	}
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	var faults []error
+	choose := func(field, list string, known []string) (chosen []string) {
+		for _, s := range strings.Split(list, ",") {
+			if !slices.Contains(known, s) {
+				faults = append(faults, fmt.Errorf("-%s: %q: want some of %s", field, s, strings.Join(known, ",")))
+			}
+			chosen = append(chosen, s)
+		}
+		return chosen
+	}
+	o.modes = choose("modes", m, modeNames())
+	o.measures = choose("measures", x, measureNames())
+	if o.rounds < 1 {
+		faults = append(faults, fmt.Errorf("-rounds: %d: want 1 or more", o.rounds))
+	}
+	if o.seconds < time.Second || o.seconds > time.Minute {
+		faults = append(faults, fmt.Errorf("-each: %v: want 1s to 1m", o.seconds))
+	}
+	return o, errors.Join(faults...)
+}
+
+func run(ctx context.Context, o options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("namespaces need root")
+	}
+	tmp, err := os.MkdirTemp("", "netbench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	results := newTable(o)
+	for round := range o.rounds {
+		for _, name := range o.modes {
+			mode := modeByName(name)
+			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, o.rounds, name)
+			if err := one(ctx, o, tmp, mode, results); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				var absent *absentError
+				if errors.As(err, &absent) {
+					results.skip(name, absent.Error())
+					continue
+				}
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return results.print(os.Stdout)
+}
+
+// one measures a mode in namespaces of its own, so that it inherits no socket, route or connection of another.
+func one(ctx context.Context, o options, tmp string, mode *mode, results *table) error {
+	l, err := newLab(ctx, tmp)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	addr, pid, err := mode.start(l, o)
+	if err != nil {
+		return err
+	}
+	if err := l.ready(ctx, addr); err != nil {
+		return err
+	}
+	for _, name := range o.measures {
+		m := measureByName(name)
+		before := ticks(pid)
+		began := time.Now()
+		v, err := m.take(ctx, l, addr, o.seconds)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			fmt.Fprintf(os.Stderr, "  %s: %v\n", name, err)
+			continue
+		}
+		results.add(mode.name, m, v, float64(ticks(pid)-before)/100, time.Since(began))
+	}
+	return nil
+}

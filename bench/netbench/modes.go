@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lbprim/lbprim/internal/netns"
+)
+
+// mode is a way to balance. Start returns the address clients use and the balancer's process, 0 for the kernel.
+type mode struct {
+	name  string
+	start func(l *lab, o options) (addr string, pid int, err error)
+}
+
+var modes = []mode{
+	{"direct", func(*lab, options) (string, int, error) { return server1, 0, nil }},
+	{"nftables", startNft},
+	{"haproxy", func(l *lab, _ options) (string, int, error) { return startHAProxy(l, "") }},
+	{"haproxy-splice", func(l *lab, _ options) (string, int, error) { return startHAProxy(l, "  option splice-auto\n") }},
+	{"nginx", startNginx},
+	{"bare-tun", startBareTUN},
+	{"bare-afpacket", startBareAFPacket},
+	{"tun", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun") }},
+	{"afpacket", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket") }},
+}
+
+func modeNames() (names []string) {
+	for _, m := range modes {
+		names = append(names, m.name)
+	}
+	return names
+}
+
+func modeByName(name string) *mode {
+	for i := range modes {
+		if modes[i].name == name {
+			return &modes[i]
+		}
+	}
+	return nil
+}
+
+func ip(l *lab, host *netns.Namespace, args ...string) error {
+	_, err := l.command(context.Background(), host, "ip", args...)
+	return err
+}
+
+func startNft(l *lab, _ options) (string, int, error) {
+	if err := ip(l, l.balancer, "route", "add", vip+"/32", "via", server1); err != nil {
+		return "", 0, err
+	}
+	file := filepath.Join(l.tmp, "nft")
+	rules := fmt.Sprintf("table ip lb { chain pre { type nat hook prerouting priority -100; ip daddr %s dnat to jhash ip saddr mod 2 map { 0 : %s, 1 : %s } } }\n", vip, server1, server2)
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		return "", 0, err
+	}
+	_, err := l.command(context.Background(), l.balancer, "nft", "-f", file)
+	return vip, 0, err
+}
+
+// startHAProxy runs TCP mode, the bulk port by source so that iperf3's connections meet.
+func startHAProxy(l *lab, extra string) (string, int, error) {
+	file := filepath.Join(l.tmp, "haproxy.cfg")
+	conf := "global\n  nbthread 1\n  maxconn 5000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n" + extra
+	for _, port := range []string{"5201", "80"} {
+		conf += fmt.Sprintf("listen p%s\n  bind %s:%s\n", port, vip, port)
+		if port == "5201" {
+			conf += "  balance source\n"
+		}
+		for i, s := range []string{server1, server2} {
+			conf += fmt.Sprintf("  server s%d %s:%s\n", i, s, port)
+		}
+	}
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		return "", 0, err
+	}
+	return startProxy(l, "haproxy", "-db", "-q", "-f", file)
+}
+
+func startNginx(l *lab, _ options) (string, int, error) {
+	file := filepath.Join(l.tmp, "stream.conf")
+	module := "/usr/lib/nginx/modules/ngx_stream_module.so"
+	if _, err := os.Stat(module); err != nil {
+		return "", 0, &absentError{"nginx's stream module"}
+	}
+	conf := fmt.Sprintf("load_module %s; worker_processes 1; daemon off; master_process off; pid %s/stream.pid; error_log /dev/null;\nevents { worker_connections 8192; }\nstream {\n", module, l.tmp)
+	for _, port := range []string{"5201", "80"} {
+		hash := ""
+		if port == "5201" {
+			hash = "hash $remote_addr; "
+		}
+		conf += fmt.Sprintf("upstream p%s { %sserver %s:%s; server %s:%s; }\nserver { listen %s:%s; proxy_pass p%s; }\n", port, hash, server1, port, server2, port, vip, port, port)
+	}
+	if err := os.WriteFile(file, []byte(conf+"}\n"), 0o600); err != nil {
+		return "", 0, err
+	}
+	return startProxy(l, "nginx", "-c", file)
+}
+
+func startProxy(l *lab, name string, args ...string) (string, int, error) {
+	if err := ip(l, l.balancer, "addr", "add", vip+"/32", "dev", "lo"); err != nil {
+		return "", 0, err
+	}
+	cmd, err := l.start(l.balancer, name, args...)
+	if err != nil {
+		return "", 0, err
+	}
+	return vip, cmd.Process.Pid, nil
+}
+
+// buildBare builds a bare forwarder once.
+func buildBare(l *lab, o options, name string) (string, error) {
+	if _, err := os.Stat(filepath.Join(o.bare, name)); err != nil {
+		return "", &absentError{"the bare forwarder's source"}
+	}
+	bin := filepath.Join(l.tmp, name)
+	if _, err := os.Stat(bin); err == nil {
+		return bin, nil
+	}
+	cmd := exec.Command("go", "build", "-o", bin, "./"+name)
+	cmd.Dir = o.bare
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
+	}
+	return bin, nil
+}
+
+func startBareTUN(l *lab, o options) (string, int, error) {
+	bin, err := buildBare(l, o, "bare-tun")
+	if err != nil {
+		return "", 0, err
+	}
+	cmd, err := l.start(l.balancer, bin, "-spin", "200")
+	if err != nil {
+		return "", 0, err
+	}
+	for range 100 {
+		if err = ip(l, l.balancer, "link", "set", "tun0", "up", "txqueuelen", "5000"); err == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, args := range []string{"route replace " + vip + "/32 dev tun0", "route replace default dev tun0 table 100", "rule add iif e1 lookup 100", "rule add iif e2 lookup 100"} {
+		if err == nil {
+			err = ip(l, l.balancer, strings.Fields(args)...)
+		}
+	}
+	if err == nil {
+		err = l.balancer.Sysctl("net.ipv4.conf.tun0.rp_filter", "0")
+	}
+	return vip, cmd.Process.Pid, err
+}
+
+func startBareAFPacket(l *lab, o options) (string, int, error) {
+	bin, err := buildBare(l, o, "bare-afpacket")
+	if err != nil {
+		return "", 0, err
+	}
+	var macs []string
+	for _, ns := range []*netns.Namespace{l.client, l.first, l.other} {
+		m, err := mac(ns)
+		if err != nil {
+			return "", 0, err
+		}
+		macs = append(macs, m)
+	}
+	// The client's kernel must find the address: the balancer's answers for it by its route.
+	if err := ip(l, l.balancer, "route", "replace", vip+"/32", "dev", "c0"); err != nil {
+		return "", 0, err
+	}
+	if err := l.balancer.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
+		return "", 0, err
+	}
+	cmd, err := l.start(l.balancer, bin, "-c", "c0", "-cmac", macs[0], "-s", "e1="+macs[1]+",e2="+macs[2])
+	if err != nil {
+		return "", 0, err
+	}
+	return vip, cmd.Process.Pid, nil
+}
+
+// startOurs runs this program as the balancer.
+func startOurs(l *lab, o options, device string) (string, int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", 0, err
+	}
+	if device == "afpacket" {
+		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
+			if err := l.balancer.Sysctl(key, "0"); err != nil {
+				return "", 0, err
+			}
+		}
+	}
+	args := []string{"balancer", "-device", device, "-vip", vip, "-servers", server1 + "," + server2}
+	if o.profiles != "" {
+		args = append(args, "-stats", "-cpuprofile", filepath.Join(o.profiles, device+".cpu"))
+	}
+	cmd, err := l.start(l.balancer, self, args...)
+	if err != nil {
+		return "", 0, err
+	}
+	return vip, cmd.Process.Pid, nil
+}

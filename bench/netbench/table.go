@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// table holds every figure of every round.
+type table struct {
+	o       options
+	values  map[[2]string][]float64 // by mode and measure
+	cpu     map[[2]string][]float64 // seconds per unit of work
+	skipped map[string]string
+}
+
+func newTable(o options) *table {
+	return &table{o: o, values: map[[2]string][]float64{}, cpu: map[[2]string][]float64{}, skipped: map[string]string{}}
+}
+
+func (t *table) skip(mode, why string) { t.skipped[mode] = why }
+
+func (t *table) add(mode string, m *measure, v, cpu float64, took time.Duration) {
+	k := [2]string{mode, m.name}
+	t.values[k] = append(t.values[k], v)
+	work := v * t.o.seconds.Seconds()
+	if m.perCPU == "k" {
+		work /= 1000
+	}
+	if m.perCPU != "" && cpu > 0 && work > 0 {
+		t.cpu[k] = append(t.cpu[k], cpu/work)
+	}
+}
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+func (t *table) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 2, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "median of %d\t", t.o.rounds)
+	for _, name := range t.o.measures {
+		fmt.Fprintf(w, "%s %s\t× %s\t", name, measureByName(name).unit, t.o.base)
+	}
+	fmt.Fprintln(w)
+	for _, mode := range t.o.modes {
+		if why, ok := t.skipped[mode]; ok {
+			fmt.Fprintf(w, "%s\t(%s)\t\n", mode, why)
+			continue
+		}
+		fmt.Fprintf(w, "%s\t", mode)
+		for _, name := range t.o.measures {
+			v, base := median(t.values[[2]string{mode, name}]), median(t.values[[2]string{t.o.base, name}])
+			format := "%.0f\t"
+			if v < 100 {
+				format = "%.2f\t"
+			}
+			if v == 0 {
+				fmt.Fprint(w, "failed\t\t")
+				continue
+			}
+			fmt.Fprintf(w, format, v)
+			if base == 0 {
+				fmt.Fprint(w, "-\t")
+			} else {
+				fmt.Fprintf(w, "%.2f\t", v/base)
+			}
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprint(w, "\nCPU of the balancer's process\t")
+	for _, name := range t.o.measures {
+		if u := measureByName(name).perCPU; u != "" {
+			fmt.Fprintf(w, "%s ms/%s\t", name, u)
+		}
+	}
+	fmt.Fprintln(w)
+	for _, mode := range t.o.modes {
+		any := false
+		for _, name := range t.o.measures {
+			any = any || len(t.cpu[[2]string{mode, name}]) > 0
+		}
+		if !any {
+			continue
+		}
+		fmt.Fprintf(w, "%s\t", mode)
+		for _, name := range t.o.measures {
+			if measureByName(name).perCPU != "" {
+				fmt.Fprintf(w, "%.1f\t", 1000*median(t.cpu[[2]string{mode, name}]))
+			}
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
