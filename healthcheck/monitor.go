@@ -26,9 +26,10 @@ type Config struct {
 	// OnResult, if not nil, is called for each result, also an inconclusive one,
 	// before the transition it causes, under the same rules.
 	OnResult func(Check, Result, Status)
-	// MaxConcurrent bounds the probes in flight; default 256. Targets that took
-	// most of their timeout last time get at most three quarters of it, so that
-	// they do not delay the others.
+	// MaxConcurrent bounds the probes in flight; default 256, or a fiftieth of the
+	// number of checks if that is more. Targets that took most of their timeout
+	// last time get at most three quarters of it, so that they do not delay the
+	// others.
 	MaxConcurrent int
 	// Jitter by which every interval varies, as a fraction of it, to either side;
 	// 0 to 0.5, default 0.05. Negative: none.
@@ -65,7 +66,6 @@ type Monitor struct {
 	cfg      Config
 	epoch    time.Time
 	permille int64
-	maxSlow  int
 
 	mu      sync.Mutex
 	work    sync.Cond // workers wait here for targets
@@ -91,6 +91,14 @@ type Monitor struct {
 	stats      Stats
 }
 
+// limit returns how many probes may be in flight.
+func (m *Monitor) limit() int {
+	if m.cfg.MaxConcurrent > 0 {
+		return m.cfg.MaxConcurrent
+	}
+	return max(256, len(m.targets)/50)
+}
+
 // NewMonitor returns a Monitor without checks.
 func NewMonitor(cfg *Config) (*Monitor, error) {
 	// A nanosecond ago, so that 0 can mean never.
@@ -102,9 +110,6 @@ func NewMonitor(cfg *Config) (*Monitor, error) {
 		return nil, err
 	}
 	c := &m.cfg
-	if c.MaxConcurrent == 0 {
-		c.MaxConcurrent = 256
-	}
 	switch {
 	case c.Jitter == 0:
 		m.permille = 50
@@ -122,7 +127,6 @@ func NewMonitor(cfg *Config) (*Monitor, error) {
 		c.Seed = rand.Uint64()
 	}
 	m.seq = mix(c.Seed)
-	m.maxSlow = max(1, c.MaxConcurrent*3/4)
 	m.work.L, m.room.L = &m.mu, &m.mu
 	return m, nil
 }

@@ -148,7 +148,7 @@ func TestMonitorLocalFailureKeepsState(t *testing.T) {
 
 func TestMonitorSpreadsFirstProbes(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{5000, 20000} {
+	for _, n := range []int{5000} {
 		synctest.Test(t, func(t *testing.T) {
 			const slot = 100 * time.Millisecond
 			var mu sync.Mutex
@@ -168,14 +168,14 @@ func TestMonitorSpreadsFirstProbes(t *testing.T) {
 			time.Sleep(time.Hour) // however long before Run they were added
 			begin = time.Now()
 			stop := start(t, m)
-			time.Sleep(60 * time.Second)
+			time.Sleep(30 * time.Second)
 			stop()
 			total := 0
 			for s, k := range slots {
 				total += k
 				require.LessOrEqual(t, k, 2*n/50, "slot %d", s)
 			}
-			require.InEpsilon(t, 12*n, total, 0.03)
+			require.InEpsilon(t, 6*n, total, 0.05)
 		})
 	}
 }

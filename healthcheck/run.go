@@ -67,7 +67,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		m.mu.Lock()
 		now := m.now()
 		m.pop(now)
-		for m.idle < m.quick.len()+m.slow.len() && m.workers < m.cfg.MaxConcurrent {
+		for m.idle < m.quick.len()+m.slow.len() && m.workers < m.limit() {
 			m.workers++
 			m.idle++
 			wg.Go(func() { m.worker(ctx) })
@@ -226,7 +226,7 @@ func (m *Monitor) overran(t *target, now int64) {
 func (m *Monitor) take() *target {
 	for {
 		q := &m.quick
-		if m.slowBusy < m.maxSlow && m.slow.len() > 0 && (q.len() == 0 || m.slow.first().due < q.first().due) {
+		if m.slowBusy < max(1, m.limit()*3/4) && m.slow.len() > 0 && (q.len() == 0 || m.slow.first().due < q.first().due) {
 			q = &m.slow
 		}
 		t := q.pop()

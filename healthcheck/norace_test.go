@@ -1,0 +1,5 @@
+//go:build !race
+
+package healthcheck_test
+
+const raceEnabled = false
