@@ -163,7 +163,7 @@ func TestMonitorHistory(t *testing.T) {
 		require.Empty(t, m.History("a"))
 		stop := start(t, m)
 		for st := (healthcheck.Status{}); st.Probes < 5; st, _ = m.Status("a") {
-			time.Sleep(time.Second)
+			time.Sleep(100 * time.Millisecond)
 		}
 		stop()
 		h := m.History("a")

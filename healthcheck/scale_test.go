@@ -58,7 +58,6 @@ func scale(t *testing.T, n int, d time.Duration) {
 			checks[i] = healthcheck.Check{ID: "node-" + a.String(), Target: netip.AddrPortFrom(a, 80), Prober: p}
 		}
 		m := newMonitor(t, nil, checks...)
-		checks = nil
 		stop := start(t, m)
 		time.Sleep(d)
 		s := m.Stats()
