@@ -56,6 +56,12 @@ func (s span) holds(r request) bool {
 	return !s.from.IsZero() && !r.start.Before(s.from) && (s.to.IsZero() || r.start.Before(s.to))
 }
 
+// covers reports whether a request began and ended within the span: only of such it is certain that its
+// connection was made in it.
+func (s span) covers(r request) bool {
+	return s.holds(r) && (s.to.IsZero() || r.end.Before(s.to))
+}
+
 // touches reports whether a request was under way within the span.
 func (s span) touches(r request) bool {
 	return !s.from.IsZero() && !r.end.Before(s.from) && (s.to.IsZero() || r.start.Before(s.to))

@@ -102,7 +102,7 @@ func (p *process) serve(ctx context.Context, at netip.AddrPort) (stop func(), er
 	}
 	open := &connections{Listener: l, open: map[net.Conn]bool{}}
 	srv := &http.Server{
-		Handler: p.handler, TLSConfig: p.tls, ReadHeaderTimeout: 10 * time.Second,
+		Handler: p.handler, TLSConfig: p.tls.Clone(), ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: log.New(io.Discard, "", 0), // health checks that only connect look like errors
 	}
 	go func() {

@@ -149,10 +149,18 @@ func (s *story) startServers(ctx context.Context) (trust *tls.Config, err error)
 
 // tell makes things happen. The parts' lengths are shares of the duration.
 func (s *story) tell(ctx, asking context.Context) error {
-	whole := s.opt.duration
-	begin := time.Now()
-	// at is when a part ends; each part is long enough for what it shows, on a slow machine too.
-	at := func(share float64) time.Time { return begin.Add(time.Duration(share * float64(whole))) }
+	begin, planned := time.Now(), 0.0
+	// at is when a part ends: at that share of the whole, but where something took longer than it should, on a slow
+	// machine, not before half of the part's length is over.
+	at := func(share float64) time.Time {
+		length := time.Duration((share - planned) * float64(s.opt.duration))
+		planned = share
+		end := begin.Add(time.Duration(share * float64(s.opt.duration)))
+		if least := time.Now().Add(length / 2); end.Before(least) {
+			end = least
+		}
+		return end
+	}
 
 	s.chapter("1/5 shares by weight 1:2:3")
 	s.h.weights1 = map[string]int{"web1": 1, victim: 2, drained: 3}
@@ -205,6 +213,7 @@ func (s *story) tell(ctx, asking context.Context) error {
 	for i := range streams {
 		open.Go(func() { s.c.stream(streaming, i+1) })
 	}
+	s.until(ctx, patience, func() bool { return s.streaming() == streams })
 	if !s.pass(ctx, at(0.57)) {
 		return ctx.Err()
 	}
@@ -299,6 +308,17 @@ func (s *story) counted(ctx context.Context, when span) bool {
 		return total >= 3*fewest
 	})
 	return ctx.Err() == nil
+}
+
+// streaming counts the open connections that have carried an answer.
+func (s *story) streaming() int {
+	seen := map[int]bool{}
+	for _, r := range s.ledger.all() {
+		if r.stream != 0 && r.err == nil {
+			seen[r.stream] = true
+		}
+	}
+	return len(seen)
 }
 
 // until waits for something that health checks or clients bring about.

@@ -30,7 +30,7 @@ func tell(t *testing.T, broken sabotage) (r *report) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		opt := options{duration: shortest, seed: 3}
-		broken.slower = 2
+		broken.slower = 4
 		l, err := lab.Memory(lab.Config{Clients: clientAddrs, Servers: 7, VIPs: []netip.Addr{vip(false), vip(true)}, Seed: opt.seed})
 		require.NoError(t, err)
 		defer l.Close()
@@ -57,7 +57,7 @@ func TestStory(t *testing.T) {
 	r := tell(t, sabotage{})
 	require.Empty(t, failed(r))
 	require.True(t, r.Verified)
-	require.Greater(t, r.Requests, 500)
+	require.Greater(t, r.Requests, 300)
 	require.Positive(t, r.LargestTables.Sessions)
 	require.Contains(t, r.Explanation, "web")
 }
@@ -100,7 +100,7 @@ func play(t *testing.T, args ...string) *report {
 	var r report
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), &r))
 	require.True(t, r.Verified)
-	require.Less(t, r.Seconds, shortest.Seconds()+4)
+	require.Less(t, r.Seconds, 15.0)
 	return &r
 }
 

@@ -109,7 +109,7 @@ func (h *history) noticed(text string, what, when time.Time) claim {
 func (h *history) silent() claim {
 	dead := span{h.markedDown, h.restarted}
 	c := claim{Claim: "meanwhile its clients went to the other servers"}
-	counts := tally(h.requests, func(r request) bool { return r.service == web && r.stream == 0 && dead.holds(r) })
+	counts := tally(h.requests, func(r request) bool { return r.service == web && r.stream == 0 && dead.covers(r) })
 	others := 0
 	for server, n := range counts {
 		if server != h.victim {
@@ -173,7 +173,7 @@ func (h *history) keptStreams() claim {
 }
 
 func (h *history) drainedQuietly() claim {
-	counts := tally(h.requests, func(r request) bool { return r.service == web && r.stream == 0 && h.drain.holds(r) })
+	counts := tally(h.requests, func(r request) bool { return r.service == web && r.stream == 0 && h.drain.covers(r) })
 	others := 0
 	for server, n := range counts {
 		if server != h.drained {
