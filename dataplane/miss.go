@@ -138,7 +138,7 @@ func (w *Worker) regular(pk *packet, p *policy.Packet, addr *vip) (*service, bin
 			continue
 		}
 		svc := w.snap.service(b.service)
-		if svc == nil || svc.pool.idle || svc.conf.Mode.FullKey() || svc.clients != m {
+		if svc == nil || !svc.live || svc.conf.Mode.FullKey() || svc.clients != m {
 			continue // the service has changed its ways since
 		}
 		return svc, b

@@ -53,6 +53,9 @@ func (p *Plane) maintain(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-p.slab.crowded:
+			p.slab.recycle(p.quiesce)
+			continue
 		case <-t.C:
 		}
 		next := pause

@@ -106,9 +106,13 @@ type slab struct {
 	free  []uint32
 	fresh uint32 // never used from here on
 	limbo []uint32
+
+	crowded chan struct{} // tells that many records are in limbo
 }
 
-func newSlab(n int) *slab { return &slab{recs: make([]record, n)} }
+func newSlab(n int) *slab {
+	return &slab{recs: make([]record, n), crowded: make(chan struct{}, 1)}
+}
 
 // alloc returns a record whose fields the caller sets, all of them.
 func (s *slab) alloc() (at uint32, ok bool) {
@@ -129,7 +133,14 @@ func (s *slab) alloc() (at uint32, ok bool) {
 func (s *slab) giveBack(at uint32) {
 	s.mu.Lock()
 	s.limbo = append(s.limbo, at)
+	crowd := len(s.limbo) > len(s.recs)/32
 	s.mu.Unlock()
+	if crowd {
+		select {
+		case s.crowded <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // recycle makes the records given back so far available again, after pass has waited

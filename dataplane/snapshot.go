@@ -14,6 +14,7 @@ import (
 // service is a Service in force. Its number never changes and is never given to another
 // name; so sessions name their service by it.
 type service struct {
+	live    bool // the table in force has it
 	no      uint32
 	conf    Service
 	pool    *pool
@@ -117,6 +118,11 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		q.idle = true
 		pools[q.Pool] = q
 	}
+	for i, svc := range next.services {
+		c := *svc
+		c.live = false
+		next.services[i] = &c
+	}
 	all := p.pools
 	for s, c := range confs {
 		n, ok := p.serviceNo[s.Name]
@@ -133,7 +139,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 			all = append(all, q)
 		}
 		q.idle = false
-		svc := &service{no: n, conf: c, pool: q, clients: grouping(&c)}
+		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c)}
 		svc.timers, _ = clienttable.NewTimers(&c.Ageing) // resolve has seen to it that there is no error
 		svc.touch = touchTicks(svc.timers.Life(0, 0).TTL)
 		next.services[n], next.byConf[s] = svc, svc
