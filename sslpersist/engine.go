@@ -159,6 +159,10 @@ func (e *engine[N]) free(s *shard, slot uint32, o *owner[N]) {
 // does not: a live binding to another node stays, and moved is true.
 func (e *engine[N]) store(k *key, n N, now int64, keep, tell bool) (moved bool, err error) {
 	id, o := e.owners.pin(n, e.ttl)
+	if o == nil {
+		e.stats.refused.Add(1)
+		return false, ErrFull
+	}
 	s, hash := e.locate(k)
 	s.mu.Lock()
 	if found, moved := e.storeKnown(s, k, hash, id, o, now, keep, tell); found {

@@ -40,8 +40,8 @@ func (os *owners[N]) live(n N) *owner[N] {
 	return nil
 }
 
-// pin returns the number of n, making one if needed. The owner stays until refs is
-// counted down again.
+// pin returns the number of n, making one if needed, or a nil owner if there are too
+// many. The owner stays until refs is counted down again.
 func (os *owners[N]) pin(n N, ttl func(N) time.Duration) (uint32, *owner[N]) {
 	os.mu.Lock()
 	defer os.mu.Unlock()
@@ -57,6 +57,9 @@ func (os *owners[N]) pin(n N, ttl func(N) time.Duration) (uint32, *owner[N]) {
 			id = uint32(i)
 			break
 		}
+	}
+	if id >= maxOwners {
+		return 0, nil
 	}
 	list := append(make([]*owner[N], 0, len(old)+1), old...)
 	o := &owner[N]{node: n}

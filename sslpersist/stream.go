@@ -70,9 +70,6 @@ type stream struct {
 	alert  [2]byte
 }
 
-// reset makes s ready for another stream, and keeps its buffer.
-func (s *stream) reset() { *s = stream{server: s.server, buf: s.buf[:0]} }
-
 // next reads b up to the next event. With evNone all of b was used.
 func (s *stream) next(b []byte) (ev event, err error) {
 	whole := len(b)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package sslpersist
+
+const underRace = false
