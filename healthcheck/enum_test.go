@@ -49,6 +49,7 @@ func TestEnums(t *testing.T) {
 	testEnum(t, 3, (*Layer).UnmarshalText)
 	testEnum(t, 4, (*SlowStartMode).UnmarshalText)
 	testEnum(t, 4, (*AgentAdmin).UnmarshalText)
+	testEnum(t, 3, (*Admin).UnmarshalText)
 }
 
 func TestZeroValuesAreSafe(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 // ErrNoMethod is wrapped by the error for an element that asks for a Layer 7
 // check and does not say which. Such an element fails; it does not fall back to
 // Layer 4.
-var ErrNoMethod = errors.New("healthcheck: no Layer 7 method")
+var ErrNoMethod = errors.New("no Layer 7 method")
 
 // WellKnown is a port that gets a Layer 7 check unless told otherwise.
 type WellKnown struct {

@@ -78,6 +78,17 @@ func Undecided(op string, target netip.AddrPort, err error) Result {
 	return Result{Err: &ProbeError{Op: op, Target: target, Err: fmt.Errorf("%w: %w", ErrLocal, err)}}
 }
 
+// FailWith is the prober for a check that cannot be made, as that of an element
+// that asks for Layer 7 and names no protocol ([ErrNoMethod]): it fails with err,
+// at once.
+func FailWith(err error) Prober {
+	return ProberFunc(func(_ context.Context, target netip.AddrPort) Result {
+		r := Failure("configuration", target, err)
+		r.Final = true
+		return r
+	})
+}
+
 // ProbeError says at which step a probe failed, and what was seen there.
 type ProbeError struct {
 	// Op is the protocol and the step, as in "smtp: greeting".

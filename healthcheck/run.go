@@ -41,9 +41,9 @@ func (m *Monitor) Stats() Stats {
 	return s
 }
 
-// Run probes until ctx is done, and returns its cause. Run waits for the probes
-// in flight, whose contexts end with ctx. It may be called again afterwards, but
-// not while it runs.
+// Run probes until ctx is done, and returns its cause. It waits for the probes in
+// flight, whose contexts end with ctx, and for callbacks, so that nothing happens
+// after it has returned. It may be called again then, but not while it runs.
 func (m *Monitor) Run(ctx context.Context) error {
 	m.mu.Lock()
 	if m.running {
@@ -82,8 +82,10 @@ func (m *Monitor) Run(ctx context.Context) error {
 			sleep = max(nap, min(sleep, time.Duration(m.heap[0].due-now)))
 		}
 		m.wakeAt = now + int64(sleep)
+		if len(m.events) > 0 && !m.delivering {
+			wg.Go(m.deliver) // not here: a callback that blocks must not stop the schedule
+		}
 		m.mu.Unlock()
-		m.deliver()
 		timer.Reset(sleep)
 		select {
 		case <-ctx.Done():

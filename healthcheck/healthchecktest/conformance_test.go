@@ -64,3 +64,8 @@ func ExampleScript() {
 	fmt.Println(p.Probe(ctx, target).Verdict, p.Probe(ctx, target).Verdict)
 	// Output: pass fail
 }
+
+func TestHelloLeaksNothing(t *testing.T) {
+	healthchecktest.NoLeaks(t, hello{}, 1000, 5*time.Second, healthchecktest.Closed(t))
+	healthchecktest.NoLeaks(t, hello{}, 100, 5*time.Second, says("no\n")(t), says("hello\n")(t))
+}
