@@ -180,3 +180,5 @@ func closedPort(t testing.TB, host string) netip.AddrPort {
 }
 
 var loopbacks = []string{"127.0.0.1", "::1"}
+
+func mustAddr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }

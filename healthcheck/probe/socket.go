@@ -66,39 +66,65 @@ func (s Socket) dial(ctx context.Context, network string, target netip.AddrPort)
 		return c, nil
 	case "udp", "udp4", "udp6":
 		d.Control = s.controlUDP
-		c, err := d.DialUDP(ctx, network, local, target)
-		if err != nil {
-			return nil, err
-		}
-		return c, nil
+		return dialUDP(ctx, d, network, local, target)
 	}
 	return nil, fmt.Errorf("probe: Socket: network: got %q, want tcp or udp", network)
 }
 
+// dialUDP connects a socket that is not its own target. To a local address and a port
+// that nobody has, the system may give the socket that very port, and the probe would
+// be answered by itself.
+func dialUDP(ctx context.Context, d *net.Dialer, network string, local, target netip.AddrPort) (net.Conn, error) {
+	var own net.Conn
+	for {
+		c, err := d.DialUDP(ctx, network, local, target)
+		if own != nil {
+			_ = own.Close() // held until here, so that its port is not given again
+		}
+		if err != nil {
+			return nil, err
+		}
+		if c.LocalAddr().String() != c.RemoteAddr().String() {
+			return c, nil
+		}
+		own = c
+	}
+}
+
 // listenUDP opens a socket that takes datagrams from any address, as replies may
 // come from another port than they were asked from.
-func (s Socket) listenUDP(ctx context.Context, target netip.Addr) (*net.UDPConn, error) {
-	if _, err := s.dialer(target); err != nil {
+func (s Socket) listenUDP(ctx context.Context, target netip.AddrPort) (*net.UDPConn, error) {
+	if _, err := s.dialer(target.Addr()); err != nil {
 		return nil, err
 	}
 	l := net.ListenConfig{Control: s.controlUDP}
 	network, local := "udp4", netip.IPv4Unspecified()
-	if target.Unmap().Is6() {
+	if target.Addr().Unmap().Is6() {
 		network, local = "udp6", netip.IPv6Unspecified()
 	}
 	if s.Source.IsValid() {
 		local = s.Source.Unmap()
 	}
-	c, err := l.ListenPacket(ctx, network, netip.AddrPortFrom(local, 0).String())
-	if err != nil {
-		return nil, err
+	var own *net.UDPConn
+	for {
+		c, err := l.ListenPacket(ctx, network, netip.AddrPortFrom(local, 0).String())
+		if own != nil {
+			_ = own.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		u, ok := c.(*net.UDPConn)
+		if !ok {
+			_ = c.Close()
+			return nil, errors.ErrUnsupported
+		}
+		at, ok := u.LocalAddr().(*net.UDPAddr)
+		if !ok || at.Port != int(target.Port()) { // as in dialUDP
+			return u, nil
+		}
+		own = u
 	}
-	u, ok := c.(*net.UDPConn)
-	if !ok {
-		_ = c.Close()
-		return nil, errors.ErrUnsupported
-	}
-	return u, nil
 }
 
 // dialer returns the dialer for targets of one address family, or says why there can

@@ -156,7 +156,7 @@ func TestRouterSaysUnreachable(t *testing.T) {
 		"icmp": probe.ICMP{Every: 100 * time.Millisecond, Attempts: 2}, "dns": probe.DNS{}, "tftp": probe.TFTP{File: "x"},
 	} {
 		for _, addr := range []string{"203.0.113.1:80", "[2001:db8::1]:80", "[2001:db8:1::1]:80"} {
-			res := probeIn(t, n.host, p, addr, time.Second)
+			res := probeIn(t, n.host, p, addr, 400*time.Millisecond)
 			require.Equal(t, healthcheck.Fail, res.Verdict, "%s at %s: %v", name, addr, res.Err)
 		}
 	}
@@ -248,5 +248,24 @@ func TestNoDescriptors(t *testing.T) {
 	for _, res := range results {
 		require.Equal(t, healthcheck.Inconclusive, res.Verdict, "%v", res.Err)
 		require.True(t, errors.Is(res.Err, syscall.EMFILE) || errors.Is(res.Err, os.ErrPermission), "%v", res.Err)
+	}
+}
+
+// TestNoSelfTalk has the only port that the system gives out be the target's own.
+func TestNoSelfTalk(t *testing.T) {
+	n := newNetwork(t)
+	require.NoError(t, n.host.Sysctl("net.ipv4.ip_local_port_range", "40000 40001"))
+	for _, addr := range []string{"127.0.0.1:40000", "[::1]:40001", "10.7.0.2:40001"} {
+		for name, p := range map[string]healthcheck.Prober{"udp": probe.UDP{Wait: time.Millisecond}, "tcp": probe.TCP{}, "tftp": probe.TFTP{File: "x"}} {
+			for range 20 {
+				res := probeIn(t, n.host, p, addr, 20*time.Second)
+				if res.Verdict == healthcheck.Inconclusive { // both ports are taken for a moment
+					require.ErrorIs(t, res.Err, healthcheck.ErrLocal)
+					continue
+				}
+				require.Equal(t, healthcheck.Fail, res.Verdict, "%s at %s", name, addr)
+				require.ErrorIs(t, res.Err, syscall.ECONNREFUSED, "%s at %s", name, addr)
+			}
+		}
 	}
 }

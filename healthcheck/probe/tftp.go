@@ -58,7 +58,7 @@ func (p TFTP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 }
 
 func (p TFTP) talk(a *attempt) error {
-	conn, err := p.Socket.listenUDP(a.ctx, a.target.Addr())
+	conn, err := p.Socket.listenUDP(a.ctx, a.target)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,259 @@
+//go:build unix
+
+package probe_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/healthcheck/probe"
+)
+
+// server is a real server that a test started.
+type server struct {
+	cmd  *exec.Cmd
+	log  *syncBuffer
+	done chan struct{} // closed when the process has ended
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// launch starts a program in a process group of its own, and kills the group when the test ends.
+func launch(t testing.TB, cmd *exec.Cmd) *server {
+	t.Helper()
+	s := &server{cmd: cmd, log: new(syncBuffer), done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = s.log, s.log
+	cmd.WaitDelay = time.Second
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	require.NoError(t, cmd.Start())
+	go func() {
+		_ = cmd.Wait()
+		close(s.done)
+	}()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *server) signal(sig syscall.Signal) { _ = syscall.Kill(-s.cmd.Process.Pid, sig) }
+
+// kill ends the process and what it started, and waits for it.
+func (s *server) kill() {
+	s.signal(syscall.SIGCONT)
+	s.signal(syscall.SIGKILL)
+	<-s.done
+}
+
+// startWait bounds how long a real server may take until it answers.
+const startWait = 40 * time.Second
+
+// until probes until the server is up.
+func (s *server) until(t testing.TB, p healthcheck.Prober, addr netip.AddrPort) {
+	t.Helper()
+	var res healthcheck.Result
+	for end := time.Now().Add(startWait); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		select {
+		case <-s.done:
+			t.Fatalf("%s ended: %v\n%s", s.cmd.Path, s.cmd.ProcessState, s.log)
+		default:
+		}
+		if res = probeAt(p, addr, 10*time.Second); res.Verdict == healthcheck.Pass {
+			return
+		}
+	}
+	t.Fatalf("%s is not up after %v: %v\n%s", s.cmd.Path, startWait, res.Err, s.log)
+}
+
+func probeAt(p healthcheck.Prober, addr netip.AddrPort, d time.Duration) healthcheck.Result {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return p.Probe(ctx, addr)
+}
+
+func passes(t testing.TB, p healthcheck.Prober, addr netip.AddrPort) healthcheck.Result {
+	t.Helper()
+	res := probeAt(p, addr, 20*time.Second)
+	require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+	return res
+}
+
+func fails(t testing.TB, p healthcheck.Prober, addr netip.AddrPort, why string) {
+	t.Helper()
+	res := probeAt(p, addr, 20*time.Second)
+	require.Equal(t, healthcheck.Fail, res.Verdict, "%s", res.Note)
+	require.ErrorContains(t, res.Err, why)
+}
+
+// short is a deadline that is expected to pass.
+const short = 400 * time.Millisecond
+
+// lifecycle takes a healthy server through what can happen to any: replies in single
+// bytes, replies that drip past the deadline, a process that hangs, one that is gone.
+func (s *server) lifecycle(t *testing.T, p healthcheck.Prober, addr netip.AddrPort) {
+	t.Helper()
+	if _, ok := p.(overUDP); !ok {
+		passes(t, p, proxy(t, addr, 0))
+		if _, one := p.(probe.Telnet); !one { // a single byte cannot drip
+			res := probeAt(p, proxy(t, addr, 150*time.Millisecond), short)
+			require.Equal(t, healthcheck.Fail, res.Verdict, "dripped past the deadline")
+			require.ErrorIs(t, res.Err, os.ErrDeadlineExceeded)
+		}
+	}
+	s.signal(syscall.SIGSTOP)
+	time.Sleep(100 * time.Millisecond) // its threads stop one after another
+	start := time.Now()
+	res := probeAt(p, addr, short)
+	require.Equal(t, healthcheck.Fail, res.Verdict, "hanging: %v", res.Err)
+	require.Less(t, time.Since(start), 10*time.Second)
+	s.signal(syscall.SIGCONT)
+	passes(t, p, addr)
+	s.kill()
+	fails(t, p, addr, "connection refused")
+}
+
+// overUDP is implemented by wrappers that mark a prober as one over UDP.
+type overUDP interface{ udp() }
+
+type udpProber struct{ healthcheck.Prober }
+
+func (udpProber) udp() {}
+
+// proxy passes a conversation on byte by byte.
+func proxy(t testing.TB, to netip.AddrPort, every time.Duration) netip.AddrPort {
+	return listen(t, "127.0.0.1:0", func(c net.Conn) {
+		d, err := net.Dial("tcp", to.String())
+		if err != nil {
+			return
+		}
+		defer d.Close()
+		go func() {
+			io.Copy(d, c)
+			d.Close()
+		}()
+		b := make([]byte, 4096)
+		for {
+			n, err := d.Read(b)
+			for i := range n {
+				if _, err := c.Write(b[i : i+1]); err != nil {
+					return
+				}
+				time.Sleep(every)
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+// freePort returns a loopback address whose port nobody has, over TCP and UDP.
+func freePort(t testing.TB) netip.AddrPort {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		u, err := net.ListenPacket("udp", l.Addr().String())
+		l.Close()
+		if err == nil {
+			u.Close()
+			return netip.MustParseAddrPort(l.Addr().String())
+		}
+	}
+	t.Fatal("no free port")
+	return netip.AddrPort{}
+}
+
+// needRoot skips where a server has to be started by root.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("LBPRIM_SERVERS") == "require" {
+			t.Fatal("this server has to be started by root, and LBPRIM_SERVERS=require")
+		}
+		t.Skip("this server has to be started by root (set LBPRIM_SERVERS=require to make this an error)")
+	}
+}
+
+// asUser has a command run as another user, if there is one and we are root.
+func asUser(t testing.TB, cmd *exec.Cmd, name string) *exec.Cmd {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return cmd
+	}
+	u, err := user.Lookup(name)
+	require.NoError(t, err)
+	uid, err := strconv.Atoi(u.Uid)
+	require.NoError(t, err)
+	gid, err := strconv.Atoi(u.Gid)
+	require.NoError(t, err)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	return cmd
+}
+
+// openDir is a folder that every user may use.
+func openDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "probe")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o777))
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func write(t testing.TB, dir, name, format string, args ...any) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644))
+	return path
+}
+
+// pemFiles writes a certificate and its key, and returns the names and a client's
+// configuration that trusts it.
+func pemFiles(t testing.TB, dir string, notAfter time.Time) (cert, key string, cfg *tls.Config) {
+	t.Helper()
+	c, pool := certificate(t, notAfter)
+	der, err := x509.MarshalECPrivateKey(c.PrivateKey.(*ecdsa.PrivateKey))
+	require.NoError(t, err)
+	name := fmt.Sprint(notAfter.Unix())
+	cert = write(t, dir, name+".crt", "%s", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}))
+	key = write(t, dir, name+".key", "%s", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+	return cert, key, &tls.Config{RootCAs: pool}
+}
