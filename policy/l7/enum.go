@@ -1,0 +1,218 @@
+package l7
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Kind is what a method looks at.
+type Kind uint8
+
+const (
+	// Always matches everything: an absent method. The zero Kind.
+	Always Kind = iota
+	// Host compares the request's host, without port and in any case: "www.example.com" or
+	// "*.example.com", see [Method] for wildcards.
+	Host
+	// PathPrefix matches paths that begin with the value, as in "/images/".
+	PathPrefix
+	// PathExact matches one path.
+	PathExact
+	// PathSuffix matches paths that end with the value, as in ".jpg": a file type.
+	PathSuffix
+	// URL compares host, path and query, as in "www.example.com/find?q=*".
+	URL
+	// Header compares the values of the field named by the key.
+	Header
+	// Cookie compares the values of the cookie named by the key, whose case counts.
+	Cookie
+	// Text searches for the value.
+	Text
+	// Regexp searches for the regular expression in the value (RE2 syntax, linear time).
+	Regexp
+	// ServerName compares the TLS server name, in any case.
+	ServerName
+	// ALPN matches if the TLS client offers the protocol, as in "h2".
+	ALPN
+)
+
+var kindNames = [...]string{"always", "host", "path-prefix", "path", "path-suffix", "url", "header", "cookie", "text", "regexp", "server-name", "alpn"}
+
+// Part is where [Text] and [Regexp] look.
+type Part uint8
+
+const (
+	// InHead is the request line and the fields. The zero Part.
+	InHead Part = iota
+	// InBody is the body, decoded if chunked, as far as the budget goes.
+	InBody
+	// InBoth is either of them.
+	InBoth
+)
+
+var partNames = [...]string{"head", "body", "both"}
+
+// Do is what an action does.
+type Do uint8
+
+const (
+	// Drop discards the connection. The zero Do.
+	Drop Do = iota
+	// Farm sends the traffic to a farm.
+	Farm
+	// Redirect answers with a redirection.
+	Redirect
+	// Reply answers with a status code.
+	Reply
+	// Default does what the policy's default action does.
+	Default
+)
+
+var doNames = [...]string{"drop", "farm", "redirect", "reply", "default"}
+
+// Mode is which requests of a connection are classified.
+type Mode uint8
+
+const (
+	// First classifies the first request; the rest of the connection follows it. The zero
+	// Mode.
+	First Mode = iota
+	// Overwrite classifies every request; only the current server connection is kept.
+	Overwrite
+	// Maintain classifies every request; connections to all servers chosen are kept.
+	Maintain
+)
+
+var modeNames = [...]string{"first", "overwrite", "maintain"}
+
+// Verdict is how far classification got.
+type Verdict uint8
+
+const (
+	// NeedMore: more bytes of the request are needed. The zero Verdict.
+	NeedMore Verdict = iota
+	// Decided: a row matched.
+	Decided
+	// NoMatch: no row matches; the default action applies.
+	NoMatch
+	// BudgetUsedUp: the budget ended before a row was decided; the default action applies.
+	BudgetUsedUp
+	// Refused: the request is malformed or ambiguous and must not be forwarded.
+	Refused
+)
+
+var verdictNames = [...]string{"need more", "decided", "no match", "budget used up", "refused"}
+
+func name(typ string, names []string, v uint8) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return typ + "(" + strconv.Itoa(int(v)) + ")"
+}
+
+func appendName(b []byte, what string, names []string, v uint8) ([]byte, error) {
+	if int(v) >= len(names) {
+		return b, fmt.Errorf("%w: %s %d: want 0 to %d", ErrInvalid, what, v, len(names)-1)
+	}
+	return append(b, names[v]...), nil
+}
+
+func parseName(what string, names []string, text []byte) (uint8, error) {
+	for i, n := range names {
+		if string(text) == n {
+			return uint8(i), nil
+		}
+	}
+	return 0, fmt.Errorf("%w: %s %q: want one of %s", ErrInvalid, what, text, strings.Join(names, ", "))
+}
+
+// String returns the kind's name.
+func (k Kind) String() string { return name("Kind", kindNames[:], uint8(k)) }
+
+// AppendText implements encoding.TextAppender.
+func (k Kind) AppendText(b []byte) ([]byte, error) {
+	return appendName(b, "kind", kindNames[:], uint8(k))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (k Kind) MarshalText() ([]byte, error) { return k.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *Kind) UnmarshalText(text []byte) error {
+	n, err := parseName("kind", kindNames[:], text)
+	*k = Kind(n)
+	return err
+}
+
+// String returns the part's name.
+func (p Part) String() string { return name("Part", partNames[:], uint8(p)) }
+
+// AppendText implements encoding.TextAppender.
+func (p Part) AppendText(b []byte) ([]byte, error) {
+	return appendName(b, "part", partNames[:], uint8(p))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (p Part) MarshalText() ([]byte, error) { return p.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *Part) UnmarshalText(text []byte) error {
+	n, err := parseName("part", partNames[:], text)
+	*p = Part(n)
+	return err
+}
+
+// String returns the name of what is done.
+func (d Do) String() string { return name("Do", doNames[:], uint8(d)) }
+
+// AppendText implements encoding.TextAppender.
+func (d Do) AppendText(b []byte) ([]byte, error) {
+	return appendName(b, "action", doNames[:], uint8(d))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Do) MarshalText() ([]byte, error) { return d.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Do) UnmarshalText(text []byte) error {
+	n, err := parseName("action", doNames[:], text)
+	*d = Do(n)
+	return err
+}
+
+// String returns the mode's name.
+func (m Mode) String() string { return name("Mode", modeNames[:], uint8(m)) }
+
+// AppendText implements encoding.TextAppender.
+func (m Mode) AppendText(b []byte) ([]byte, error) {
+	return appendName(b, "mode", modeNames[:], uint8(m))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (m Mode) MarshalText() ([]byte, error) { return m.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *Mode) UnmarshalText(text []byte) error {
+	n, err := parseName("mode", modeNames[:], text)
+	*m = Mode(n)
+	return err
+}
+
+// String returns the verdict in words.
+func (v Verdict) String() string { return name("Verdict", verdictNames[:], uint8(v)) }
+
+// AppendText implements encoding.TextAppender.
+func (v Verdict) AppendText(b []byte) ([]byte, error) {
+	return appendName(b, "verdict", verdictNames[:], uint8(v))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (v Verdict) MarshalText() ([]byte, error) { return v.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *Verdict) UnmarshalText(text []byte) error {
+	n, err := parseName("verdict", verdictNames[:], text)
+	*v = Verdict(n)
+	return err
+}

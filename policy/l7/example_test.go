@@ -1,0 +1,68 @@
+package l7_test
+
+import (
+	"fmt"
+
+	"github.com/lbprim/lbprim/policy/l7"
+)
+
+func ExampleCompile() {
+	p, err := l7.Compile(&l7.Config{Default: l7.Action{Do: l7.Farm, Farm: "web"}},
+		l7.Rule{Index: 10, Name: "images",
+			First:  l7.Method{Kind: l7.Host, Value: "*.example.com"},
+			Second: l7.Method{Kind: l7.PathSuffix, Value: ".jpg"},
+			Action: l7.Action{Do: l7.Farm, Farm: "images"}},
+		l7.Rule{Index: 20, Name: "old",
+			First:  l7.Method{Kind: l7.PathPrefix, Value: "/old/"},
+			Action: l7.Action{Do: l7.Redirect, Location: "https://new.example.com/"}},
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	request := "GET /cat.jpg HTTP/1.1\r\nHost: www.example.com\r\n\r\n"
+	for _, n := range []int{10, len(request)} {
+		d := p.Classify(l7.Input{}, []byte(request[:n]))
+		fmt.Printf("%v %q\n", d.Verdict, d.Action.Farm)
+	}
+	// Output:
+	// need more ""
+	// decided "images"
+}
+
+func ExampleStream() {
+	p, err := l7.Compile(&l7.Config{Mode: l7.Maintain},
+		l7.Rule{Index: 1, Name: "api", First: l7.Method{Kind: l7.PathPrefix, Value: "/api/"}, Action: l7.Action{Do: l7.Farm, Farm: "api"}},
+		l7.Rule{Index: 2, Name: "rest", First: l7.Method{Kind: l7.PathPrefix, Value: "/"}, Action: l7.Action{Do: l7.Farm, Farm: "web"}},
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	buf := []byte("POST /api/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhiGET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	s := p.NewStream(l7.Input{})
+	for {
+		step := s.Next(buf)
+		if step.Decision.Verdict != l7.NeedMore {
+			fmt.Println(step.Decision.Verdict, step.Decision.Action.Farm)
+		}
+		if step.End {
+			fmt.Println("end of request")
+		}
+		if step.N == 0 && step.Decision.Verdict == l7.NeedMore {
+			break // wait for more bytes
+		}
+		buf = buf[step.N:] // after forwarding them
+	}
+	// Output:
+	// decided api
+	// end of request
+	// decided web
+	// end of request
+}
+
+func ExampleParseHead() {
+	_, _, err := l7.ParseHead([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"))
+	fmt.Println(err)
+	// Output: l7: malformed request: both Content-Length and Transfer-Encoding
+}
