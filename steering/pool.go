@@ -162,6 +162,14 @@ func (p *Pool) Usable(id NodeID) bool {
 	return e != nil && e.keep
 }
 
+// Sessions returns how many sessions node id has open.
+func (p *Pool) Sessions(id NodeID) (int64, bool) {
+	if e := p.view.Load().entry(id); e != nil {
+		return e.h.sessions(), true
+	}
+	return 0, false
+}
+
 // Addr returns the address of node id.
 func (p *Pool) Addr(id NodeID) (netip.AddrPort, bool) {
 	if e := p.view.Load().entry(id); e != nil {
