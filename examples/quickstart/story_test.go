@@ -1,15 +1,17 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -120,14 +122,19 @@ func TestProgramOnTheKernel(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	p, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
-		Env:   append(os.Environ(), "QUICKSTART_TEST_ARGS=-memory -duration 1m"),
-		Files: []*os.File{nil, nil, nil},
-	})
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "QUICKSTART_TEST_ARGS=-memory -duration 1m")
+	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	time.Sleep(time.Second)
-	require.NoError(t, p.Signal(os.Interrupt))
-	state, err := p.Wait()
-	require.NoError(t, err)
-	require.Equal(t, exitInterrupted, state.ExitCode())
+	require.NoError(t, cmd.Start())
+	in := bufio.NewReader(out)
+	for line := ""; !strings.Contains(line, "clients begin"); {
+		line, err = in.ReadString('\n')
+		require.NoError(t, err)
+	}
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	_, _ = io.Copy(io.Discard, in)
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit)
+	require.Equal(t, exitInterrupted, exit.ExitCode())
 }

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "l4lb.yaml")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+func cli(t *testing.T, args ...string) (status int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	status = command(context.Background(), args, &o, &e)
+	return status, o.String(), e.String()
+}
+
+func TestExampleFileIsRight(t *testing.T) {
+	status, text, _ := cli(t, "example")
+	require.Zero(t, status)
+	name := write(t, text)
+	status, out, errs := cli(t, "check", name)
+	require.Zerof(t, status, "%s", errs)
+	require.Contains(t, out, "right: 1 services, 1 farms, 2 nodes")
+	status, out, errs = cli(t, "explain", name, "-src", "198.51.100.7:4000", "-dst", "192.0.2.80:80")
+	require.Zerof(t, status, "%s", errs)
+	require.Contains(t, out, "web/web")
+	_, out, _ = cli(t, "explain", "-src", "198.51.100.7:4000", "-dst", "192.0.2.80:81", name)
+	require.Contains(t, out, "no-policy")
+}
+
+func TestWrongUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "Usage:"},
+		{[]string{"dance"}, `"dance": want run, check`},
+		{[]string{"check"}, "want a file"},
+		{[]string{"check", "a", "b"}, `"b": want one file only`},
+		{[]string{"explain", "x", "-src", "1.2.3.4", "-dst", "1.2.3.4:5"}, `-src "1.2.3.4": want an address and port`},
+		{[]string{"explain", "x", "-src", "1.2.3.4:1", "-dst", "1.2.3.4:5", "-proto", "any"}, `-proto "any": want tcp`},
+		{[]string{"run", "-bogus", "x"}, "bogus"},
+	} {
+		status, _, errs := cli(t, c.args...)
+		require.Equal(t, 2, status, c.args)
+		require.Contains(t, errs, c.want)
+	}
+	status, _, errs := cli(t, "check", "/no/such/file")
+	require.Equal(t, 1, status)
+	require.Contains(t, errs, "/no/such/file")
+	status, out, _ := cli(t, "-h")
+	require.Zero(t, status)
+	require.Contains(t, out, "l4lb explain")
+}
+
+func TestFaultsNameTheirPlace(t *testing.T) {
+	good := `version: 1
+device: {type: tun}
+farms:
+  web:
+    nodes:
+      - {name: a, address: "10.0.0.1:80"}
+services:
+  - {name: web, vip: 192.0.2.80, protocol: tcp, port: 80, farm: web}
+`
+	_, err := decode([]byte(good))
+	require.NoError(t, err)
+	for _, c := range []struct{ old, new, want string }{
+		{"version: 1", "version: 2", "1:10: version: 2: this program knows version 1"},
+		{"{type: tun}", "{type: xdp}", `2:16: device.type: "xdp": want tun or afpacket`},
+		{"{type: tun}", "{type: afpacket}", "device.interfaces: empty"},
+		{"{type: tun}", "{mtu: 600}", "2:15: device.mtu: 600: want 1280 to 65521"},
+		{"name: a, ", "", "6:9: farms.web.nodes[0]: name is missing"},
+		{"10.0.0.1:80", "10.0.0.1:port", `want an address such as 10.0.0.1:80`},
+		{"farm: web}", "farm: wab}", `services[0].farm: "wab": want one of [web]`},
+		{"vip: 192.0.2.80, ", "", "8:5: services[0]: vip is missing"},
+		{"protocol: tcp", "protocol: tpc", "services[0].protocol"},
+		{"port: 80,", "port: 90-80,", "services[0].port"},
+		{"protocol: tcp, ", "protocol: icmp, ", "port"},
+		{"nodes:", "check: {method: htpt}\n    nodes:", "farms.web.check.method"},
+		{"nodes:", "check: {path: /x}\n    nodes:", "farms.web.check: path does not go with method tcp"},
+		{"nodes:", "check: {interval: 1ms}\n    nodes:", "farms.web.check"},
+		{"nodes:", "check: {method: radius}\n    nodes:", "Key"},
+		{"nodes:", "metric: best\n    nodes:", "farms.web.metric"},
+		{`"10.0.0.1:80"}`, `"10.0.0.1:80", weight: -1}`, "farms.web.nodes[0].weight: -1"},
+		{`"10.0.0.1:80"}`, "\"10.0.0.1:80\"}\n      - {name: a, address: \"[2001:db8::1]:80\"}", `nodes[1].name: "a" is the name of nodes[0] too`},
+		{`"10.0.0.1:80"}`, "\"10.0.0.1:80\"}\n      - {name: b, address: \"[2001:db8::1]:80\"}", "is of the other address family"},
+		{"services:\n", "services:\n  - {name: web, vip: 192.0.2.81, farm: web}\n", `services[1].name: "web" is the name of services[0] too`},
+		{"services:\n", "services:\n  - {name: w2, vip: 192.0.2.80, protocol: tcp, port: 80, farm: web}\n", "duplicate"},
+		{"services:\n", "services:\n  - {name: w2, match: \"192.0.2.81 tcp 80\", port: 80, farm: web}\n", "want either match or vip"},
+	} {
+		bad := strings.Replace(good, c.old, c.new, 1)
+		require.NotEqual(t, good, bad, c.new)
+		_, err := decode([]byte(bad))
+		require.Error(t, err, bad)
+		require.Contains(t, err.Error(), c.want)
+	}
+}
+
+func TestSchemaIsJSON(t *testing.T) {
+	_, out, _ := cli(t, "schema")
+	var s map[string]any
+	require.NoError(t, json.Unmarshal([]byte(out), &s))
+	require.Contains(t, s["properties"], "services")
+	_, out, _ = cli(t, "reference")
+	require.Contains(t, out, "max-sessions:")
+}
