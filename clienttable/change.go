@@ -156,7 +156,7 @@ func (t *Table[K, V]) lifeOf(m uint64) Life {
 }
 
 // Update changes the value and life of k to what f makes of them, and restarts its
-// idle time. Nothing else changes the entry meanwhile. That is no removal: OnRemove
+// idle time; a fixed life that f leaves as it is goes on. Nothing else changes the entry meanwhile. That is no removal: OnRemove
 // is not called. f is called once if k is there, which Update reports, under a lock:
 // it must be fast and must not use the table.
 func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) bool {
@@ -175,8 +175,12 @@ func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) 
 		return false
 	}
 	was := atomic.LoadUint64(t.metaOf(slot))
-	v, l := f(old, t.lifeOf(was))
+	had := t.lifeOf(was)
+	v, l := f(old, had)
 	m, exp, ok := t.meta(tick, l)
+	if l == had && l.Fixed {
+		m, exp = was&^(metaVersion|metaLive), tick+metaLeft(was, tick)
+	}
 	if !ok {
 		out := t.expel(s, slot, tick, Expired)
 		out.v = v

@@ -100,12 +100,8 @@ func onPath(steps *[searchMax]step, i int, g uint32) bool {
 // locked.
 func (t *Table[K, V]) move(s *shard[K, V], from, to uint32, now int64) {
 	k, v := t.key(from), t.value(from)
-	if why := t.state(from, now, &v); why != 0 {
-		if t.cfg.OnRemove != nil {
-			s.limbo = append(s.limbo, removed[K, V]{k, v, why})
-		}
-		t.vacate(s, from, why)
-		t.entries.Add(-1)
+	if t.state(from, now, &v) != 0 {
+		t.dismiss(s, from, now)
 		return
 	}
 	// From here on no look-up restarts the idle time in the old slot; they wait.

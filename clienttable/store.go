@@ -98,13 +98,20 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 				return *v, false, nil
 			}
 			// No room near the key's groups although the table has some: with the
-			// load the table is built for this does not happen by chance.
+			// load the table is built for this hardly happens by chance. Then one of
+			// those who sit there has to go as if the table were full.
+			if slot, found := t.victim(s, home, tag, now); found {
+				t.dismiss(s, slot, now)
+				t.unlock(s)
+				reserved = true
+				continue
+			}
 			t.entries.Add(-1)
 			t.unlock(s)
 			break
 		}
 		t.unlock(s)
-		if reserved = t.evict(now); !reserved {
+		if reserved = t.evict(s, home, tag, now); !reserved {
 			break
 		}
 	}

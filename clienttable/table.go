@@ -3,6 +3,7 @@ package clienttable
 import (
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -98,8 +99,8 @@ type shard[K comparable, V any] struct {
 	segMin []int64
 	// marks has a bit for each slot with a half-open, and with a lingering entry.
 	marks   [2][]uint64
-	scan    [2]uint32 // word of marks where the next search begins
-	sweepAt uint32    // segment where the next sweep begins
+	random  rand.PCG
+	sweepAt uint32 // segment where the next sweep begins
 	limbo   []removed[K, V]
 	walkers []*walker[K]
 	log     *changeLog[K, V]
@@ -169,6 +170,7 @@ func New[K comparable, V any](cfg *Config[K, V]) (*Table[K, V], error) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.log = t.log
+		s.random.Seed(t.hash.seed[0], uint64(i))
 		s.no, s.first = uint32(i), uint32(uint64(i)*perShard)
 		s.segMin = make([]int64, segs)
 		for j := range s.segMin {
@@ -194,13 +196,13 @@ func shardCount(maxEntries int) int {
 	return n
 }
 
-// shardGroups leaves a tenth of the slots free, and in small shards the room that
-// an uneven spread needs (five standard deviations).
+// shardGroups leaves a tenth of the slots free, and more in small tables, where it
+// costs little, and in small shards, for an uneven spread (five standard deviations).
 func shardGroups(maxEntries, shards int) uint32 {
 	mean := float64(maxEntries) / float64(shards)
 	slots := mean / 0.9
 	if shards == 1 {
-		slots = max(slots, mean+24)
+		slots = max(slots, mean+min(mean, 256)+2*groupSlots)
 	} else {
 		slots = max(slots, (mean+5*math.Sqrt(mean)+groupSlots)/0.95)
 	}

@@ -277,7 +277,10 @@ func play(t testing.TB, script []byte, keys uint64, cfg Config[uint64, val], jum
 			wok := e != nil && w.state(now, e) == 0
 			require.Equal(t, wok, ok, "Update, operation %d", at)
 			if wok {
-				e.v, e.exp = v, w.deadline(now, e.life)
+				e.v = v
+				if !e.life.Fixed {
+					e.exp = w.deadline(now, e.life)
+				}
 			}
 		case 13:
 			if a%8 == 0 {
