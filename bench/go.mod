@@ -14,6 +14,14 @@ require (
 	stathat.com/c/consistent v1.0.0
 )
 
-require golang.org/x/sys v0.50.0 // indirect
+require (
+	github.com/gaissmai/bart v0.30.0
+	github.com/google/gopacket v1.1.19 // indirect
+	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
+	golang.org/x/crypto v0.59.0 // indirect
+	golang.org/x/net v0.62.0 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/text v0.44.0 // indirect
+)
 
 replace github.com/lbprim/lbprim => ../
