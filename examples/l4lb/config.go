@@ -105,7 +105,7 @@ func (e *endpoint) UnmarshalText(b []byte) error {
 
 type service struct {
 	Name     string              `yaml:"name,required" doc:"Identity of the service, over any change."`
-	Match    policy.Match        `yaml:"match" doc:"The whole match as one text, such as '192.0.2.80 tcp 80 from 10.0.0.0/8', instead of vip, protocol, port and clients."`
+	Match    policy.Match        `yaml:"match" doc:"The whole match as one text, such as '192.0.2.80 tcp/80 from 10.0.0.0/8', instead of vip, protocol, port and clients."`
 	VIP      vip                 `yaml:"vip" doc:"Virtual address, or a network of them."`
 	Protocol policy.Protocol     `yaml:"protocol" doc:"tcp, udp, icmp, sctp, a number, other, or any." default:"any"`
 	Port     policy.PortRange    `yaml:"port" doc:"Port, a range such as 8000-8099, or any." default:"any"`

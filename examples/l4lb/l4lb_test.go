@@ -99,7 +99,7 @@ services:
 		{`"10.0.0.1:80"}`, "\"10.0.0.1:80\"}\n      - {name: b, address: \"[2001:db8::1]:80\"}", "is of the other address family"},
 		{"services:\n", "services:\n  - {name: web, vip: 192.0.2.81, farm: web}\n", `services[1].name: "web" is the name of services[0] too`},
 		{"services:\n", "services:\n  - {name: w2, vip: 192.0.2.80, protocol: tcp, port: 80, farm: web}\n", "duplicate"},
-		{"services:\n", "services:\n  - {name: w2, match: \"192.0.2.81 tcp 80\", port: 80, farm: web}\n", "want either match or vip"},
+		{"services:\n", "services:\n  - {name: w2, match: \"192.0.2.81 tcp/80\", port: 80, farm: web}\n", "want either match or vip"},
 	} {
 		bad := strings.Replace(good, c.old, c.new, 1)
 		require.NotEqual(t, good, bad, c.new)

@@ -107,15 +107,23 @@ func reference(b *strings.Builder, t reflect.Type, indent string) {
 		case inner.Kind() == reflect.Map:
 			fmt.Fprintf(b, "%sNAME:\n", deeper)
 			inner, deeper = inner.Elem(), deeper+"  "
-		case inner.Kind() == reflect.Slice && inner.Elem().Kind() == reflect.Struct && !reflect.PointerTo(inner.Elem()).Implements(textType):
+		case inner.Kind() == reflect.Slice && isObject(inner.Elem()):
 			fmt.Fprintf(b, "%s-\n", deeper)
 			inner, deeper = inner.Elem(), deeper+"  "
 		}
 		for inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
-		if inner.Kind() == reflect.Struct && !reflect.PointerTo(inner).Implements(textType) {
+		if isObject(inner) {
 			reference(b, inner, deeper)
 		}
 	}
+}
+
+// isObject reports whether values of t, or what it points to, are keys and values.
+func isObject(t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(textType)
 }
