@@ -196,11 +196,11 @@ func shardCount(maxEntries int) int {
 	return n
 }
 
-// shardGroups leaves a tenth of the slots free, and more in small tables, where it
+// shardGroups leaves a twelfth of the slots free, and more in small tables, where it
 // costs little, and in small shards, for an uneven spread (five standard deviations).
 func shardGroups(maxEntries, shards int) uint32 {
 	mean := float64(maxEntries) / float64(shards)
-	slots := mean / 0.9
+	slots := mean / 0.92
 	if shards == 1 {
 		slots = max(slots, mean+min(mean, 256)+2*groupSlots)
 	} else {

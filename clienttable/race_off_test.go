@@ -1,0 +1,5 @@
+//go:build !race
+
+package clienttable
+
+const raceEnabled = false
