@@ -37,9 +37,10 @@ import (
 //
 //	client 10.70.0.2 ── 10.70.0.1 balancer 10.70.i.1 ── 10.70.i.2 server i
 type world struct {
+	how              how
 	client, balancer *netns.Namespace
 	servers          [2]*netns.Namespace
-	device           *tun.Device
+	devices          []*tun.Device
 	plane            *dataplane.Plane
 	nodes            map[bool][]steering.Node
 	pools            map[bool]*steering.Pool
@@ -63,10 +64,17 @@ func onLink(cable, host byte) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(waddr(false, cable, host), 24), netip.PrefixFrom(waddr(true, cable, host), 64)}
 }
 
-func newWorld(t *testing.T, noOffload bool) *world {
+// how a world is made.
+type how struct {
+	noOffload bool // cables carry only whole packets with checksums, which receivers verify
+	queues    int  // of the device, 0: one
+	wrap      func(dataplane.Device) dataplane.Device
+}
+
+func newWorld(t *testing.T, h how) *world {
 	t.Helper()
 	testenv.NeedNetns(t)
-	w := &world{nodes: map[bool][]steering.Node{}, pools: map[bool]*steering.Pool{}}
+	w := &world{how: h, nodes: map[bool][]steering.Node{}, pools: map[bool]*steering.Pool{}}
 	for _, n := range []**netns.Namespace{&w.client, &w.balancer, &w.servers[0], &w.servers[1]} {
 		ns, err := netns.New()
 		require.NoError(t, err)
@@ -74,21 +82,29 @@ func newWorld(t *testing.T, noOffload bool) *world {
 		*n = ns
 	}
 	cables := []string{"c0", "s1", "s2"}
-	for i, h := range []*netns.Namespace{w.client, w.servers[0], w.servers[1]} {
+	for i, host := range []*netns.Namespace{w.client, w.servers[0], w.servers[1]} {
 		require.NoError(t, netns.Join(
-			netns.End{NS: w.balancer, Name: cables[i], Addrs: onLink(byte(i), 1), NoOffload: noOffload},
-			netns.End{NS: h, Name: "eth0", Addrs: onLink(byte(i), 2), NoOffload: noOffload}))
-		require.NoError(t, h.DefaultVia(waddr(false, byte(i), 1), waddr(true, byte(i), 1)))
+			netns.End{NS: w.balancer, Name: cables[i], Addrs: onLink(byte(i), 1), NoOffload: h.noOffload},
+			netns.End{NS: host, Name: "eth0", Addrs: onLink(byte(i), 2), NoOffload: h.noOffload}))
+		require.NoError(t, host.DefaultVia(waddr(false, byte(i), 1), waddr(true, byte(i), 1)))
 	}
 	require.NoError(t, w.balancer.Router())
 	require.NoError(t, w.balancer.Do(func() (err error) {
-		w.device, err = tun.Open(&tun.Config{
+		w.devices, err = tun.OpenQueues(&tun.Config{
 			Routes: []netip.Prefix{netip.PrefixFrom(wvip(false), 32), netip.PrefixFrom(wvip(true), 128)},
 			Divert: cables[1:],
-		})
+		}, max(1, h.queues))
 		return err
 	}))
-	t.Cleanup(func() { w.device.Close() })
+	var devices []dataplane.Device
+	for _, d := range w.devices {
+		t.Cleanup(func() { d.Close() })
+		if h.wrap != nil {
+			devices = append(devices, h.wrap(d))
+		} else {
+			devices = append(devices, d)
+		}
+	}
 
 	ids := &steering.IDs{}
 	var rules []policy.Rule[*dataplane.Service]
@@ -107,7 +123,7 @@ func newWorld(t *testing.T, noOffload bool) *world {
 	}
 	table, err := policy.Compile(nil, rules...)
 	require.NoError(t, err)
-	w.plane, err = dataplane.New(&dataplane.Config{Policies: table, Devices: []dataplane.Device{w.device}, MaxSessions: 1 << 14})
+	w.plane, err = dataplane.New(&dataplane.Config{Policies: table, Devices: devices, MaxSessions: 1 << 14})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -124,19 +140,24 @@ func newWorld(t *testing.T, noOffload bool) *world {
 			for reason, n := range w.plane.Drops() {
 				t.Logf("dropped: %s %d", reason, n)
 			}
-			t.Logf("device: %+v", w.device.Stats())
+			for _, d := range w.devices {
+				t.Logf("device: %+v", d.Stats())
+			}
 		}
 	})
 	return w
 }
 
-// families runs a test over both, and over cables with and without offloads: with them
-// super-packets pass whole, without them receivers verify every checksum.
+// families runs a test over both, over cables with and without offloads, and with more
+// than one worker.
 func families(t *testing.T, f func(t *testing.T, w *world, v6 bool)) {
-	for _, noOffload := range []bool{false, true} {
-		name := map[bool]string{false: "super-packets", true: "verified checksums"}[noOffload]
+	for name, h := range map[string]how{
+		"super-packets":      {},
+		"verified checksums": {noOffload: true},
+		"two queues":         {queues: 2},
+	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, noOffload)
+			w := newWorld(t, h)
 			for _, v6 := range []bool{false, true} {
 				t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) { f(t, w, v6) })
 			}
@@ -213,7 +234,11 @@ func TestNetnsParallelTCP(t *testing.T) {
 		for i := range w.servers {
 			w.serve(t, i, v6, 5001)
 		}
-		const connections, size = 200, 150_000
+		const connections = 200
+		size := 150_000
+		if w.how.noOffload {
+			size = 40_000 // in a hundred times as many packets
+		}
 		var perServer [2]atomic.Int32
 		errs := make(chan error, connections)
 		for n := range connections {
@@ -436,4 +461,37 @@ func TestNetnsServerKilledUnderLoad(t *testing.T) {
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 		}
 	})
+}
+
+// crooked is a device that writes wrong checksums.
+type crooked struct{ *tun.Device }
+
+func (c crooked) Write(bufs [][]byte, offset int) (int, error) {
+	for _, b := range bufs {
+		p := b[offset:]
+		switch {
+		case p[0]>>4 == 4 && p[9] == 6:
+			p[int(p[0]&15)*4+16] ^= 1
+		case p[0]>>4 == 6 && p[6] == 6:
+			p[40+16] ^= 1
+		}
+	}
+	return c.Device.Write(bufs, offset)
+}
+
+// TestNetnsChecksumsAreVerified shows that these tests can fail: over cables without offloads no packet
+// with a wrong checksum is believed.
+func TestNetnsChecksumsAreVerified(t *testing.T) {
+	w := newWorld(t, how{noOffload: true, wrap: func(d dataplane.Device) dataplane.Device { return crooked{d.(*tun.Device)} }})
+	for _, v6 := range []bool{false, true} {
+		w.serve(t, 0, v6, 5004)
+		w.serve(t, 1, v6, 5004)
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		_, err := w.client.DialContext(ctx, "tcp", netip.AddrPortFrom(wvip(v6), 5004).String())
+		cancel()
+		require.Error(t, err)
+	}
+	for _, d := range w.devices {
+		require.NotZero(t, d.Stats().Written)
+	}
 }
