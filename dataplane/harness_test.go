@@ -39,7 +39,7 @@ func both(t *testing.T, f func(t *testing.T, fam family)) {
 
 func ap(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 
-// bench is a Plane with a clock that the test moves.
+// testPlane is a Plane with a clock that the test moves.
 type testPlane struct {
 	*Plane
 	t    testing.TB
@@ -48,7 +48,6 @@ type testPlane struct {
 	svc  *Service
 	ids  *steering.IDs
 	now  time.Time
-	link Link
 	w    *Worker
 }
 

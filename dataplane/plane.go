@@ -144,7 +144,9 @@ func (p *Plane) SetUp(name string, up bool) (pools int) {
 		}
 	}
 	if pools > 0 {
-		p.refresh()
+		if err := p.refresh(); err != nil {
+			p.cfg.Logger.Error("pools", "err", err)
+		}
 	}
 	return pools
 }
