@@ -169,9 +169,9 @@ func (e *fileError) Unwrap() error { return e.err }
 
 func decode(data []byte) (*config, error) {
 	c := &config{}
-	f, err := conf.Decode(data, c)
+	f, _ := conf.Decode(data, c) // its faults come with those of check
 	c.check(f)
-	if err = f.Err(); err != nil {
+	if err := f.Err(); err != nil {
 		return nil, err
 	}
 	return c, nil

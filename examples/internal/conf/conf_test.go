@@ -49,7 +49,7 @@ farms: {a: *p, b: {weight: 7}}
 
 func TestAllFaultsAtOnceWithTheirPlaces(t *testing.T) {
 	var s sample
-	_, err := Decode([]byte(`nmae: x
+	_, err := Decode([]byte(`naem: x
 addr: 192.0.2.300
 wait: 5
 wait: 6s
@@ -65,7 +65,7 @@ bogus: 1
 	require.Error(t, err)
 	for i, want := range []string{
 		`1:1: version is missing: want Format of the file.`,
-		`1:1: nmae: unknown key; did you mean name?`,
+		`1:1: naem: unknown key; did you mean name?`,
 		`2:7: addr: `,
 		`3:7: wait: "5": want a duration such as 5s or 1m30s`,
 		`4:1: wait: given before, in line 3`,
