@@ -15,6 +15,19 @@ require (
 )
 
 require (
+	github.com/Yiling-J/theine-go v0.6.3 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/dgraph-io/ristretto/v2 v2.4.2 // indirect
+	github.com/dustin/go-humanize v1.0.1 // indirect
+	github.com/jellydator/ttlcache/v3 v3.4.1 // indirect
+	github.com/klauspost/cpuid/v2 v2.0.9 // indirect
+	github.com/maypok86/otter/v2 v2.4.0 // indirect
+	github.com/puzpuzpuz/xsync/v4 v4.5.0 // indirect
+	github.com/zeebo/xxh3 v1.0.2 // indirect
+	golang.org/x/sync v0.25.0 // indirect
+)
+
+require (
 	github.com/gaissmai/bart v0.30.0
 	github.com/google/gopacket v1.1.19 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect

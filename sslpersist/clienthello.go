@@ -223,7 +223,7 @@ func highestVersion(legacy Version, b []byte) (Version, error) {
 	best, rank := legacy, 0
 	for b = b[1:]; len(b) > 0; b = b[2:] {
 		v := Version(binary.BigEndian.Uint16(b))
-		if r := v.rank(); r > rank && !v.isGrease() {
+		if r := v.rank(); r > rank {
 			best, rank = v, r
 		}
 	}

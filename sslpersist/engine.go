@@ -68,7 +68,7 @@ func (e *engine[N]) time(nano int64) time.Time { return e.epoch.Add(time.Duratio
 func (e *engine[N]) locate(k *key) (*shard, uint32) {
 	var b [maxKey + 1]byte
 	copy(b[:], k.b[:])
-	b[maxKey] = k.n
+	b[maxKey] = byte(k.n)
 	h := maphash.Bytes(e.seed, b[:])
 	return &e.shards[h>>32&uint64(len(e.shards)-1)], uint32(h)
 }

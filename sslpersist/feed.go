@@ -172,7 +172,7 @@ func AppendDelta[N comparable](b []byte, d Delta[N], name func(N) string) ([]byt
 	b = append(b, deltaVersion, byte(d.Op))
 	b = binary.BigEndian.AppendUint64(b, d.Seq)
 	b = binary.BigEndian.AppendUint64(b, uint64(d.At.UnixNano()))
-	b = append(b, d.ID.k.n)
+	b = append(b, byte(d.ID.k.n))
 	b = append(b, d.ID.k.bytes()...)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(s)))
 	return append(b, s...), nil

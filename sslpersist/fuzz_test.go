@@ -70,6 +70,9 @@ func FuzzParseClientHello(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, step uint8) {
 		h, err := ParseClientHello(b)
 		checkError(t, err)
+		if id, idErr := ParseSessionID(b); err == nil && (idErr != nil || id != h.SessionID) {
+			t.Fatalf("ID alone %v, %v; hello %+v", id, idErr, h)
+		}
 		again, err2 := feedAll(b, int(step), (*Parser).Client)
 		if !errors.Is(err2, err) || err == nil && !sameHello(h, again) {
 			t.Fatalf("at once %+v, %v; in pieces of %d %+v, %v", h, err, step, again, err2)

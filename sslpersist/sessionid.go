@@ -8,10 +8,12 @@ import (
 // maxKey is the longest session ID, and the longest ticket prefix.
 const maxKey = 32
 
-// key is what the tables are keyed by: up to 32 bytes, the rest zero.
+// key is what the tables are keyed by: up to 32 bytes, the rest zero. The length is a whole
+// word behind them so that a key is copied in aligned pieces: with a byte in front, loads
+// straddled two stores that were not yet done, at 20 ns a copy.
 type key struct {
-	n uint8
 	b [maxKey]byte
+	n uint64
 }
 
 func makeKey(b []byte) (k key) {
@@ -19,7 +21,7 @@ func makeKey(b []byte) (k key) {
 		k.n, k.b = maxKey, [maxKey]byte(b)
 		return k
 	}
-	k.n = uint8(copy(k.b[:], b))
+	k.n = uint64(copy(k.b[:], b))
 	return k
 }
 
@@ -94,6 +96,6 @@ func (k *key) unmarshal(what string, text []byte) error {
 	if err != nil {
 		return fmt.Errorf("sslpersist: %s %q: %w", what, text, err)
 	}
-	*k = key{uint8(n), b}
+	*k = key{b, uint64(n)}
 	return nil
 }

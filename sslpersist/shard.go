@@ -18,9 +18,9 @@ type entry struct {
 
 func (e *entry) owner() uint32 { return e.meta >> 6 }
 
-func (e *entry) key() key { return key{uint8(e.meta & 63), e.b} }
+func (e *entry) key() key { return key{e.b, uint64(e.meta & 63)} }
 
-func (e *entry) is(k *key) bool { return uint8(e.meta&63) == k.n && e.b == k.b }
+func (e *entry) is(k *key) bool { return uint64(e.meta&63) == k.n && e.b == k.b }
 
 const (
 	chunkBits = 9 // 512 entries fill a size class of the allocator to the byte

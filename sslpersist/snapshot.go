@@ -112,7 +112,7 @@ func writeSection[N comparable](w *snapshotWriter, e *engine[N], now time.Time, 
 			w.data = binary.BigEndian.AppendUint16(append(w.data[:0], recordNode), uint16(len(s)))
 			w.write(append(w.data, s...))
 		}
-		w.data = append(append(w.data[:0], b.k.n), b.k.bytes()...)
+		w.data = append(append(w.data[:0], byte(b.k.n)), b.k.bytes()...)
 		w.data = binary.BigEndian.AppendUint32(w.data, number)
 		w.data = binary.BigEndian.AppendUint64(w.data, uint64(max(0, at-b.last)))
 		w.write(w.data)

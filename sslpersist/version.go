@@ -24,20 +24,23 @@ const (
 // a session ID means nothing.
 func (v Version) IsTLS13() bool { return v >= TLS13 }
 
-// isGrease reports whether v is one of the values 0x?A?A of RFC 8701, which mean nothing.
-func (v Version) isGrease() bool { return v&0x0f0f == 0x0a0a && v>>8 == v&0xff }
-
-// rank orders versions by age: a draft is older than the release. Unknown ones are 0.
+// rank orders versions by age: a draft is older than the release. Unknown ones are 0,
+// among them the values 0x?A?A of RFC 8701 (GREASE), which mean nothing.
 func (v Version) rank() int {
-	switch {
-	case v == SSL20:
-		return 1
-	case v >= SSL30 && v <= TLS12:
-		return int(v)
-	case v >= TLS13 && v <= 0x03ff:
+	switch v >> 8 {
+	case 3:
+		if v < TLS13 {
+			return int(v)
+		}
 		return int(v) + 0x100
-	case v > 0x7f00 && v <= 0x7fff:
-		return int(TLS13) + int(v&0xff)
+	case 0x7f:
+		if v > 0x7f00 {
+			return int(TLS13) + int(v&0xff)
+		}
+	case 0:
+		if v == SSL20 {
+			return 1
+		}
 	}
 	return 0
 }
