@@ -80,8 +80,9 @@ type Monitor struct {
 	wakeAt  int64         // when it will anyhow
 
 	workers, idle, slowBusy int
-	unsettled               int    // checks without a first result
-	changes                 uint64 // of state, in all
+	unsettled               int           // checks without a first result
+	changes                 uint64        // of state, in all
+	shortest                time.Duration // of all intervals there have been
 
 	watchedOnly bool // OnResult is for watched checks
 
@@ -126,7 +127,7 @@ func NewMonitor(cfg *Config) (*Monitor, error) {
 	if c.Seed == 0 {
 		c.Seed = rand.Uint64()
 	}
-	m.seq = mix(c.Seed)
+	m.seq, m.shortest = mix(c.Seed), MaxInterval
 	m.work.L, m.room.L = &m.mu, &m.mu
 	return m, nil
 }
@@ -153,6 +154,7 @@ func (m *Monitor) Set(checks ...Check) error {
 			m.forget(t)
 		}
 	}
+	m.shortest = MaxInterval
 	m.store(checks)
 	return nil
 }
@@ -203,6 +205,7 @@ func (m *Monitor) store(checks []Check) {
 	now := m.now()
 	for i := range checks {
 		c := checks[i].withDefaults()
+		m.shortest = min(m.shortest, c.FastInterval)
 		t := m.targets[c.ID]
 		if t == nil {
 			t = &target{check: c, seq: m.seq, heapAt: -1}
