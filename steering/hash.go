@@ -62,15 +62,36 @@ func HashAddr(a netip.Addr, seed uint64) uint64 {
 	return mix(hashHalves(hi, lo, seed))
 }
 
+// An Endpoint is an address and a port as a packet's header has them: the address as two
+// words in network order, an IPv4 address in its IPv4-mapped form.
+type Endpoint struct {
+	Hi, Lo uint64
+	Port   uint16
+}
+
+// Endpoint4 is the Endpoint of an IPv4 address.
+func Endpoint4(addr uint32, port uint16) Endpoint {
+	return Endpoint{Lo: 0xffff<<32 | uint64(addr), Port: port}
+}
+
+// EndpointOf returns the Endpoint of a.
+func EndpointOf(a netip.AddrPort) Endpoint {
+	hi, lo := halves(a.Addr())
+	return Endpoint{hi, lo, a.Port()}
+}
+
+// HashEndpoints is [HashFlow] for callers who have a packet at hand.
+func HashEndpoints(protocol uint8, a, b Endpoint) uint64 {
+	x := fold(a.Lo^k0, a.Hi^uint64(a.Port)<<16^k1)
+	y := fold(b.Lo^k0, b.Hi^uint64(b.Port)<<16^k1)
+	// Sum and product of odd terms are symmetric; together they tell pairs apart.
+	return fold(x+y+uint64(protocol)^k2, (x|1)*(y|1)^k3)
+}
+
 // HashFlow hashes a flow so that both directions agree, on every balancer. Portless
 // protocols have ports of 0. The result is fixed between releases.
 func HashFlow(protocol uint8, a, b netip.AddrPort) uint64 {
-	ah, al := halves(a.Addr())
-	bh, bl := halves(b.Addr())
-	x := fold(al^k0, ah^uint64(a.Port())<<16^k1)
-	y := fold(bl^k0, bh^uint64(b.Port())<<16^k1)
-	// Sum and product of odd terms are symmetric; together they tell pairs apart.
-	return fold(x+y+uint64(protocol)^k2, (x|1)*(y|1)^k3)
+	return HashEndpoints(protocol, EndpointOf(a), EndpointOf(b))
 }
 
 // clientMasked returns the address words MinMisses looks at.

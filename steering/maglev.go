@@ -187,9 +187,13 @@ func overlay(base []int16, keys []uint64, parts []uint8, seed uint64) []int16 {
 		return part == FullPart || part > 0 && uint8(fold(s^keys[i], k3)>>58) < part
 	}
 	var alive []int16
+	held := make([]uint8, len(parts)) // 1 for nodes below their full part
 	for i, part := range parts {
 		if part > 0 {
 			alive = append(alive, int16(i))
+		}
+		if part < FullPart {
+			held[i] = 1
 		}
 	}
 	if len(alive) == 0 {
@@ -198,25 +202,32 @@ func overlay(base []int16, keys []uint64, parts []uint8, seed uint64) []int16 {
 		}
 		return live
 	}
-	m := uint64(len(base))
-	for s, i := range base {
-		if parts[i] == FullPart || keep(uint64(s), i) {
-			continue
-		}
-		x := mix(uint64(s) ^ seed*k1)
-		found := int16(-1)
+	m, salt := uint64(len(base)), seed*k1^k2
+	redraw := func(s uint64) int16 {
+		x := fold(s^salt, k0)
 		for range maxDraws {
 			x = x*6364136223846793005 + 1442695040888963407
 			d := reduce(x, m)
 			if j := base[d]; keep(d, j) {
-				found = j
-				break
+				return j
 			}
 		}
-		if found < 0 {
-			found = highest(alive, keys, uint64(s))
+		return highest(alive, keys, s)
+	}
+	// The slots in question are gathered first, without a branch the processor would
+	// guess wrong for one slot in N.
+	var found [512]uint32
+	for s := 0; s < len(base); s += len(found) {
+		n := 0
+		for k, i := range base[s:min(s+len(found), len(base))] {
+			found[n&(len(found)-1)] = uint32(s + k)
+			n += int(held[i])
 		}
-		live[s] = found
+		for _, s := range found[:n] {
+			if i := base[s]; parts[i] == 0 || !keep(uint64(s), i) {
+				live[s] = redraw(uint64(s))
+			}
+		}
 	}
 	return live
 }

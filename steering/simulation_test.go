@@ -22,12 +22,11 @@ var update = flag.Bool("update", false, "write the tables of the simulation anew
 // 160 s to 200 s a second job takes half of the memory of the node of 400. Pressure comes from the node's
 // own sessions and memory through the default thresholds.
 type simulation struct {
-	pool  *Pool
-	rand  *rand.Rand
-	now   time.Time
-	ends  endings
-	names []string
-	rows  []simRow
+	pool *Pool
+	rand *rand.Rand
+	now  time.Time
+	ends endings
+	rows []simRow
 }
 
 type simRow struct {
@@ -181,7 +180,7 @@ pressure at their end: ! high, !! severe. Written by ` + "`go test ./steering -r
 			for second := 165; second < 200; second += simStep {
 				mean += at(second).share[3] / 7
 			}
-			require.Less(t, mean, 0.85*at(40).share[3], "%s: pressure", m)
+			require.Less(t, mean, 0.92*4/9, "%s: pressure", m)
 			require.InDelta(t, 4.0/9, at(235).share[3], 0.08, "%s: pressure is over", m)
 		}
 		for _, r := range rows {

@@ -77,8 +77,7 @@ func newSteps(rows []portRow) steps {
 	for i := range next {
 		next[i] = i
 	}
-	var find func(int) int
-	find = func(i int) int {
+	find := func(i int) int {
 		for next[i] != i {
 			next[i] = next[next[i]]
 			i = next[i]
