@@ -34,7 +34,8 @@ type Config struct {
 	// Default none.
 	Divert []string
 
-	// QueueLen is how many packets the kernel keeps for the reader. Default 1000.
+	// QueueLen is how many packets the kernel keeps for the reader; what does not fit is lost. Default 4096:
+	// with 1000 the bursts of 200 bulk connections at once lost a tenth of their packets.
 	QueueLen int
 
 	// NoOffload has the kernel cut super-packets and complete checksums before the program sees them.
@@ -48,7 +49,7 @@ type Config struct {
 const (
 	defaultName     = "lb%d"
 	defaultMTU      = 1500
-	defaultQueueLen = 1000
+	defaultQueueLen = 4096
 	defaultSpin     = 200
 
 	maxName   = 15    // IFNAMSIZ less the terminating zero
