@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// The defaults of a [Check], and the least interval.
+// The defaults of a [Check], and the bounds of its times.
 const (
 	DefaultInterval = 5 * time.Second
 	DefaultRise     = 1
 	DefaultFall     = 3
 	MinInterval     = 10 * time.Millisecond
 	MaxInterval     = 24 * time.Hour
+	MaxHoldDown     = 366 * 24 * time.Hour
 	maxCount        = 1 << 20
 )
 
@@ -43,7 +44,7 @@ type Check struct {
 	// Fall is how many failures in a row fail it; default 3, that is 2 retries.
 	Fall int
 	// HoldDown is how long a target that failed must stay good before it is active
-	// again; default 0, none. Nothing shortens it but the target's removal.
+	// again; default 0, none, at most 366 days. Nothing shortens it but the target's removal.
 	HoldDown time.Duration
 	// NoKeepalive ends the probes once the target is active. It is probed again
 	// after a failure reported by [Monitor.Report].
@@ -109,8 +110,8 @@ func (c Check) Validate() error {
 	if d.Fall < 1 || d.Fall > maxCount {
 		bad("Fall", c.Fall, "1 to 1048576")
 	}
-	if d.HoldDown < 0 || d.HoldDown > MaxInterval {
-		bad("HoldDown", c.HoldDown, "0 or up to 24h")
+	if d.HoldDown < 0 || d.HoldDown > MaxHoldDown {
+		bad("HoldDown", c.HoldDown, "0 or up to 366 days")
 	}
 	return errors.Join(errs...)
 }

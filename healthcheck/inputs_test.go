@@ -109,9 +109,9 @@ func TestReassignThreshold(t *testing.T) {
 	}
 	require.False(t, dsr.Failed())
 
-	for _, n := range []int{5, -1, 4001} {
+	for _, n := range []int{-1, MaxReassign + 1} {
 		_, err = NewSYNCount(n, false)
-		require.ErrorContains(t, err, "want 6 to 4000")
+		require.ErrorContains(t, err, "want 1 to 1048576")
 	}
 	most, err := NewSYNCount(4000, false)
 	require.NoError(t, err)

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// The reassign threshold: its default and its range.
+// The reassign threshold: its default and the most it can be. (The ADX allows 6
+// to 4000.)
 const (
 	DefaultReassign = 20
-	MinReassign     = 6
-	MaxReassign     = 4000
+	MaxReassign     = 1 << 20
 )
 
 // ErrUnanswered is wrapped by the error of [SYNCount.Result].
@@ -31,11 +31,11 @@ type SYNCount struct {
 	dsr       bool
 }
 
-// NewSYNCount returns a SYNCount with another threshold, 6 to 4000, or 0 for the
+// NewSYNCount returns a SYNCount with another threshold, 1 to 1048576, or 0 for the
 // default. With dsr it never fails.
 func NewSYNCount(threshold int, dsr bool) (*SYNCount, error) {
-	if threshold != 0 && (threshold < MinReassign || threshold > MaxReassign) {
-		return nil, fmt.Errorf("healthcheck: reassign threshold %d, want 6 to 4000, or 0 for 20", threshold)
+	if threshold < 0 || threshold > MaxReassign {
+		return nil, fmt.Errorf("healthcheck: reassign threshold %d, want 1 to %d, or 0 for 20", threshold, MaxReassign)
 	}
 	return &SYNCount{threshold: int32(threshold), dsr: dsr}, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -90,7 +91,6 @@ func scale(d time.Duration) error {
 	if err := m.Set(checks...); err != nil {
 		return err
 	}
-	checks = nil
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second+d)
 	defer cancel()
 	done := make(chan error, 1)
@@ -102,7 +102,9 @@ func scale(d time.Duration) error {
 	time.Sleep(d - slot)
 	cpu, took, s := ownCPU()-cpu0, time.Since(t0), m.Stats()
 	to := int(time.Since(begin) / slot)
-	<-done
+	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
 	most := int64(0)
 	for i := from; i < to; i++ {
 		most = max(most, slots[i].Load())
