@@ -289,11 +289,15 @@ func (e *Engine) decide(p *Packet, x *Explanation) Decision {
 			continue
 		}
 		if field := m.miss(&r.Match); field != "" {
-			x.step("QoS row %d %q: another %s", i, r.Name, field)
+			if x != nil {
+				x.step("QoS row %d %q: another %s", i, r.Name, field)
+			}
 			continue
 		}
 		d.DSCP, d.Mark = r.DSCP, r.Name
-		x.step("QoS row %d %q: DSCP %s", i, r.Name, r.DSCP)
+		if x != nil {
+			x.step("QoS row %d %q: DSCP %s", i, r.Name, r.DSCP)
+		}
 		break
 	}
 	for i := range v.rules {
@@ -302,7 +306,9 @@ func (e *Engine) decide(p *Packet, x *Explanation) Decision {
 			continue
 		}
 		if field := m.miss(&r.Match); field != "" {
-			x.step("path rule %d %q: another %s", i, r.Name, field)
+			if x != nil {
+				x.step("path rule %d %q: another %s", i, r.Name, field)
+			}
 			continue
 		}
 		d.Rule, d.Export = r.Name, r.Export
@@ -316,25 +322,31 @@ func (e *Engine) decide(p *Packet, x *Explanation) Decision {
 			}
 			if l := u.active.Load(); l != nil {
 				d.Outcome, d.Channel, d.Via = Sent, &l.Channel, Via{}
-				x.step("path rule %d %q: uplink %q", i, r.Name, u.name)
+				if x != nil {
+					x.step("path rule %d %q: uplink %q", i, r.Name, u.name)
+				}
 				return d
 			}
-			x.step("path rule %d %q: uplink %q has no channel that is up", i, r.Name, u.name)
+			if x != nil {
+				x.step("path rule %d %q: uplink %q has no channel that is up", i, r.Name, u.name)
+			}
 		}
 		if r.Else == Drop {
 			d.Outcome, d.Via = Dropped, Via{}
 		}
-		x.step("path rule %d %q: %s", i, r.Name, r.Else)
+		if x != nil {
+			x.step("path rule %d %q: %s", i, r.Name, r.Else)
+		}
 		return d
 	}
-	x.step("no path rule: relay")
+	if x != nil {
+		x.step("no path rule: relay")
+	}
 	return d
 }
 
 func (x *Explanation) step(format string, args ...any) {
-	if x != nil {
-		x.Steps = append(x.Steps, fmt.Sprintf(format, args...))
-	}
+	x.Steps = append(x.Steps, fmt.Sprintf(format, args...))
 }
 
 // A matcher is a packet and what was found out about it.

@@ -15,6 +15,7 @@ type line struct {
 	interval time.Duration // to the next probe, as the back-off has it
 	next     time.Time
 	asked    bool // a probe is under way
+	busy     bool // there was traffic since the last probe
 }
 
 // Due returns the channels whose probe is due, each once: until Result is told the
@@ -27,12 +28,13 @@ func (e *Engine) Due(now time.Time) (due []Channel, next time.Time) {
 	p := e.cfg.Probing.withDefaults()
 	for _, name := range v.names {
 		u := v.uplinks[name]
-		wanted := u.wanted.Load()
+		wanted := u.wanted.Swap(false)
 		for _, l := range u.lines {
+			l.busy = l.busy || wanted
 			if l.asked {
 				continue
 			}
-			if wanted && l.interval > p.Interval {
+			if l.busy && l.interval > p.Interval {
 				// Traffic is back: do not wait for the idle interval to end.
 				l.next = l.next.Add(p.Interval - l.interval)
 				l.interval = p.Interval
@@ -70,27 +72,17 @@ func (e *Engine) Result(now time.Time, id ChannelID, ok bool) {
 	}
 	e.choose(u)
 	switch {
-	case u.wanted.Swap(false) || !ok && l.up:
+	case l.busy || !ok && l.up:
 		// Under traffic, or about to be lost: no back-off.
 		l.interval = p.Interval
-		u.others(l)
 	case l.interval == 0:
 		l.interval = p.Interval
 	default:
 		l.interval = min(2*l.interval, p.Idle)
 	}
+	l.busy = false
 	l.next = now.Add(l.interval)
 	e.poke()
-}
-
-// others lets the other channels of the uplink, too, know of the traffic that was seen.
-func (u *uplink) others(l *line) {
-	for _, o := range u.lines {
-		if o != l && o.interval > l.interval {
-			o.next = o.next.Add(l.interval - o.interval)
-			o.interval = l.interval
-		}
-	}
 }
 
 // Step probes every channel that is due, one after the other, and returns when the next
@@ -100,12 +92,11 @@ func (e *Engine) Step(now time.Time, probe func(Channel) bool) (next time.Time) 
 	for _, c := range due {
 		e.Result(now, c.ID, probe(c))
 	}
-	_, next = e.peek(now)
-	return next
+	return e.next()
 }
 
-// peek is Due without taking anything.
-func (e *Engine) peek(now time.Time) (any bool, next time.Time) {
+// next returns when the next probe is due.
+func (e *Engine) next() (next time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range e.lines {
@@ -116,7 +107,7 @@ func (e *Engine) peek(now time.Time) (any bool, next time.Time) {
 			next = l.next
 		}
 	}
-	return !next.IsZero() && !now.Before(next), next
+	return next
 }
 
 // Run probes until ctx is done, each probe for at most the timeout and all that are due
