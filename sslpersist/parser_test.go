@@ -279,7 +279,7 @@ func TestNotTLS(t *testing.T) {
 	copy(junk, "\x16\xf2\xc8\x49\x92")
 	_, err := ParseClientHello(junk)
 	require.ErrorIs(t, err, ErrNotTLS)
-	for _, s := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-OpenSSH", "\x00", "\x16\x04", "\x16\x03\x05", "\x17\x03\x03\x00\x10", "\x15\x03\x01\x00\x02\x02\x28", "\x80\x2e\x02", "\x80\x2e\x01\x07", "\xff\xff\xff"} {
+	for _, s := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-OpenSSH", "\x00", "\x16\x04", "\x16\x03\x05", "\x17\x03\x03\x00\x10", "\x15\x03\x01\x00\x02\x02\x28", "\x16\xfe\xfd" /* DTLS */, "\x80\x2e\x02", "\x80\x2e\x01\x07", "\xff\xff\xff"} {
 		_, err := ParseClientHello([]byte(s))
 		require.ErrorIs(t, err, ErrNotTLS, "%q", s)
 	}
