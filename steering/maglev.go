@@ -3,6 +3,7 @@ package steering
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 )
 
@@ -29,6 +30,7 @@ type MaglevTable struct {
 	live []int16 // what Lookup reads; base where all nodes are in full
 	base []int16
 	keys []uint64 // per share, of its name
+	walk []filler // per share, its permutation
 	seed uint64
 }
 
@@ -50,7 +52,7 @@ func NewMaglevTable(size int, seed uint64, shares ...Share) (*MaglevTable, error
 }
 
 func newMaglevTable(size int, seed uint64, names []string, weights []uint64) *MaglevTable {
-	t := &MaglevTable{keys: make([]uint64, len(names)), seed: seed}
+	t := &MaglevTable{keys: make([]uint64, len(names)), walk: make([]filler, len(names)), seed: seed}
 	for i, name := range names {
 		t.keys[i] = hashString(name, seed)
 	}
@@ -71,6 +73,10 @@ func newMaglevTable(size int, seed uint64, names []string, weights []uint64) *Ma
 			skip:  uint32(reduce(mix(h^k2), uint64(size-1))) + 1,
 		}
 		sorted[j] = weights[i]
+	}
+	for j, quota := range largestRemainder(sorted, size) {
+		fills[j].quota = int32(quota)
+		t.walk[fills[j].index] = fills[j]
 	}
 	t.base = fill(size, fills, sorted)
 	t.live = t.base
@@ -100,7 +106,7 @@ func (t *MaglevTable) With(parts ...uint8) *MaglevTable {
 	n := *t
 	n.live = t.base
 	if !whole {
-		n.live = overlay(t.base, t.keys, all, t.seed)
+		n.live = t.overlay(all)
 	}
 	return &n
 }
@@ -111,6 +117,7 @@ func (t *MaglevTable) Slots() []int16 { return slices.Clone(t.live) }
 // A filler walks the slots in the order of one node's permutation.
 type filler struct {
 	pos, skip uint32
+	quota     int32 // slots it has
 	index     int16
 }
 
@@ -180,7 +187,8 @@ func fill(size int, fills []filler, weights []uint64) []int16 {
 // that changed.
 const maxDraws = 256
 
-func overlay(base []int16, keys []uint64, parts []uint8, seed uint64) []int16 {
+func (t *MaglevTable) overlay(parts []uint8) []int16 {
+	base, keys, seed := t.base, t.keys, t.seed
 	live := slices.Clone(base)
 	keep := func(s uint64, i int16) bool {
 		part := parts[i]
@@ -213,6 +221,31 @@ func overlay(base []int16, keys []uint64, parts []uint8, seed uint64) []int16 {
 			}
 		}
 		return highest(alive, keys, s)
+	}
+	// A node's slots lie along its permutation, about q ln q steps for q slots.
+	steps := 0
+	for i, h := range held {
+		steps += int(h) * int(t.walk[i].quota) * bits.Len32(uint32(t.walk[i].quota))
+	}
+	if steps < len(base)/2 {
+		for i := range held {
+			if held[i] == 0 {
+				continue
+			}
+			w := t.walk[i]
+			for n := w.quota; n > 0; {
+				if s := w.pos; base[s] == int16(i) {
+					n--
+					if !keep(uint64(s), int16(i)) {
+						live[s] = redraw(uint64(s))
+					}
+				}
+				if w.pos += w.skip; w.pos >= uint32(len(base)) {
+					w.pos -= uint32(len(base))
+				}
+			}
+		}
+		return live
 	}
 	// The slots in question are gathered first, without a branch the processor would
 	// guess wrong for one slot in N.

@@ -118,6 +118,33 @@ func TestMaglevOverlay(t *testing.T) {
 }
 
 // Even when nearly all are down every slot finds a living node, soon.
+// Both ways to find a node's slots come to the same table.
+func TestMaglevOverlayWays(t *testing.T) {
+	shares := evenShares(300)
+	full := newTable(t, 4099, shares...)
+	some := slices.Repeat([]uint8{FullPart}, 300)
+	some[7], some[200] = 0, FullPart/2
+	for s, i := range full.With(some...).live {
+		was := full.base[s]
+		if some[was] == FullPart {
+			require.Equal(t, was, i)
+		} else if some[was] == 0 {
+			require.NotEqual(t, was, i)
+		}
+	}
+	// One node more than the walk is for, and back.
+	many := slices.Clone(some)
+	for i := range 100 {
+		many[i] = 0
+	}
+	wide := full.With(many...)
+	for s, i := range full.With(some...).live {
+		if many[i] == FullPart && many[full.base[s]] == FullPart {
+			require.Equal(t, i, wide.live[s])
+		}
+	}
+}
+
 func TestMaglevNearlyAllDown(t *testing.T) {
 	shares := evenShares(1000)
 	full := newTable(t, 65537, shares...)

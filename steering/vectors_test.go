@@ -50,7 +50,7 @@ func TestMaglevVectors(t *testing.T) {
 		m := uint32(len(c.Lookup))
 		var all, without []filler
 		for i, p := range c.Permutations {
-			f := filler{p[0], (p[1] + m - p[0]) % m, int16(i)}
+			f := filler{pos: p[0], skip: (p[1] + m - p[0]) % m, index: int16(i)}
 			all = append(all, f)
 			if i != 1 {
 				without = append(without, f)
@@ -68,7 +68,7 @@ func TestMaglevVectors(t *testing.T) {
 func xxhFillers(m int, keys []string) (fs []filler) {
 	for i, key := range keys {
 		fs = append(fs, filler{
-			uint32(xxh64(key, 0) % uint64(m)), uint32(xxh64(key, 1)%uint64(m-1)) + 1, int16(i),
+			pos: uint32(xxh64(key, 0) % uint64(m)), skip: uint32(xxh64(key, 1)%uint64(m-1)) + 1, index: int16(i),
 		})
 	}
 	return fs
