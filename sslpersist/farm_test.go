@@ -518,3 +518,32 @@ func TestFarmConcurrently(t *testing.T) {
 		<-done
 	}
 }
+
+// One who replays an ID he saw reaches the server that would refuse him anyway: he moves
+// nothing, adds nothing, and by looking alone keeps nothing alive.
+func TestReplayedIDs(t *testing.T) {
+	w := newWorld(t, &Settings[string]{ClientAddr: true})
+	w.connect(clientA, helloSpec{}.client(), "a", issues(1))
+	for i := range 1000 {
+		c := w.f.Open(clientB)
+		_, err := c.Client(withID(1))
+		require.NoError(t, err)
+		require.Equal(t, Choice[string]{"a", BySession}, c.Choose(w.now, w.available))
+		if i%2 == 0 {
+			continue // he leaves before he is connected
+		}
+		c.Bind(w.now, "a")
+		_, err = c.Server(w.now, []byte{21, 3, 3, 0, 2, 2, 40})
+		require.ErrorIs(t, err, ErrAlert)
+	}
+	s := w.f.Stats()
+	require.Equal(t, 1, s.IDs.Entries)
+	require.Zero(t, s.IDs.Moved)
+	w.now = w.now.Add(DefaultTTL)
+	for range 3 {
+		c := w.f.Open(clientB)
+		_, err := c.Client(withID(1))
+		require.NoError(t, err)
+		require.Equal(t, ByMetric, c.Choose(w.now, w.available).By)
+	}
+}

@@ -135,8 +135,8 @@ func (e *engine[N]) newer(k *key, n N, at int64) bool {
 }
 
 // Changes appends the changes after number after to dst. It returns ErrLagged if they are
-// no longer remembered: then take a snapshot, whose header does not tell a number, so read
-// LastSeq before. Changes are remembered if [Config.Feed] says so.
+// no longer remembered: then read LastSeq, take a snapshot, and go on from that number.
+// Changes are remembered if [Config.Feed] says so.
 func (t *Table[N]) Changes(dst []Delta[N], after uint64) ([]Delta[N], error) {
 	return t.e.changes(dst, after)
 }

@@ -58,7 +58,7 @@ type RestoreStats struct {
 	Refused  int // full
 }
 
-// snapshotWriter counts nothing and remembers the first error.
+// snapshotWriter remembers the first error, so that it can be asked for once at the end.
 type snapshotWriter struct {
 	w    *bufio.Writer
 	sum  hash.Hash
@@ -259,7 +259,8 @@ func (t *Table[N]) WriteSnapshot(w io.Writer, now time.Time, name func(N) string
 // Restore adds the bindings of a snapshot, which is read into memory and checked as a
 // whole first: of a damaged one nothing is used and ErrSnapshot returned. Time goes on
 // while a snapshot lies around. What is bound already stays. Entries of nodes that byName
-// does not know are dropped and counted.
+// does not know are dropped and counted. Beside the table it takes about 120 bytes an
+// entry while it works.
 func (t *Table[N]) Restore(r io.Reader, now time.Time, byName func(string) (N, bool)) (RestoreStats, error) {
 	return restoreSnapshot(r, now, byName, section[N]{sectionIDs, t.e})
 }
