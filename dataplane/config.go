@@ -27,6 +27,11 @@ type Config struct {
 	// at once.
 	NextHop func(dst netip.Addr) (Hop, bool)
 
+	// Addrs are addresses of the balancer's own, one of each family: the outer source of tunnels and the
+	// source of ICMP errors, which otherwise come from the virtual address. Tunnels need one of the
+	// family of their nodes.
+	Addrs []netip.Addr
+
 	// MaxSessions bounds the sessions. A session needs some 300 bytes, taken as
 	// they are used. Default 262,144.
 	MaxSessions int
@@ -125,6 +130,33 @@ const (
 	mostEntries = 1 << 28
 )
 
+func cfgAddrs(cfg *Config) []netip.Addr {
+	if cfg == nil {
+		return nil
+	}
+	return cfg.Addrs
+}
+
+// addr returns the balancer's own address of a family.
+func (c *Config) addr(v6 bool) (netip.Addr, bool) {
+	for _, a := range c.Addrs {
+		if a.Is6() == v6 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// ethernet reports whether any packets are frames.
+func (c *Config) ethernet() bool {
+	for _, d := range c.Devices {
+		if linkOf(d).Ethernet {
+			return true
+		}
+	}
+	return c.Link.Ethernet
+}
+
 // withDefaults returns a copy of cfg with its zero fields filled in, or all its faults.
 func (cfg *Config) withDefaults() (Config, error) {
 	var c Config
@@ -149,6 +181,18 @@ func (cfg *Config) withDefaults() (Config, error) {
 	}
 	if c.PingNodes == 0 {
 		c.PingNodes = 1
+	}
+	c.Addrs = nil
+	for i, a := range cfgAddrs(cfg) {
+		if !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+			errs = append(errs, invalid(fmt.Sprintf("Config.Addrs[%d]", i), a, "an address of a host"))
+		}
+		for _, o := range c.Addrs {
+			if o.Is4() == a.Unmap().Is4() {
+				errs = append(errs, invalid(fmt.Sprintf("Config.Addrs[%d]", i), a, "one address of each family"))
+			}
+		}
+		c.Addrs = append(c.Addrs, a.Unmap())
 	}
 	ether := c.Link.Ethernet
 	for i, d := range c.Devices {

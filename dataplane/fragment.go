@@ -224,7 +224,10 @@ func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
 		w.drop(pk, FragmentLost)
 		return
 	}
-	if w.translate(pk, &w.p.slab.recs[r.record()], r.dir()) {
+	rec := &w.p.slab.recs[r.record()]
+	if rec.flags&oneWay != 0 {
+		w.deliver(pk, w.snap.service(rec.service), rec)
+	} else if w.translate(pk, rec, r.dir()) {
 		w.forward(pk)
 	}
 }

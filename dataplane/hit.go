@@ -31,10 +31,17 @@ func (w *Worker) hit(pk *packet, r ref) {
 			return
 		}
 	}
-	if !w.translate(pk, rec, dir) {
+	n := len(pk.ip)
+	if svc.mss4 != 0 && pk.v.TCPFlags&wire.SYN != 0 {
+		w.clamp(pk, svc)
+	}
+	if rec.flags&oneWay != 0 {
+		if !w.deliver(pk, svc, rec) {
+			return
+		}
+	} else if !w.translate(pk, rec, dir) {
 		return
 	}
-	n := len(pk.ip)
 	if dir == toNode {
 		w.stats.nodes[rec.nodeNo].In.add(n)
 		w.stats.services[rec.service].In.add(n)
@@ -42,9 +49,25 @@ func (w *Worker) hit(pk *packet, r ref) {
 		w.stats.nodes[rec.nodeNo].Out.add(n)
 		w.stats.services[rec.service].Out.add(n)
 	}
-	w.forward(pk)
+	if rec.flags&oneWay == 0 {
+		w.forward(pk)
+	}
 	if len(waiting) > 0 {
 		w.release(waiting, pk.key, false)
+	}
+}
+
+// clamp lowers the MSS of a SYN or SYN-ACK to what fits the way to the nodes.
+func (w *Worker) clamp(pk *packet, svc *service) {
+	mss := svc.mss4
+	if pk.v.Version == 6 {
+		mss = svc.mss6
+	}
+	switch pk.v.ClampMSS(pk.ip, mss, pk.partial) {
+	case wire.MSSLowered:
+		w.stats.clamped++
+	case wire.MSSMalformed:
+		w.stats.malformed++
 	}
 }
 
@@ -105,7 +128,9 @@ func (w *Worker) keepAlive(proto uint8, rec *record, svc *service, dir uint32) {
 		return
 	}
 	rec.touched[dir].Store(w.tick)
-	w.p.sessions.LoadAt(w.now, rec.other(proto, dir))
+	if rec.flags&oneWay == 0 {
+		w.p.sessions.LoadAt(w.now, rec.other(proto, dir))
+	}
 	if a, ok := svc.association(rec.other(proto, toClient)); ok {
 		w.p.assocs.LoadAt(w.now, a)
 	}

@@ -1,7 +1,12 @@
 package dataplane
 
 import (
+	"net/netip"
+
+	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/internal/wire"
+	"github.com/lbprim/lbprim/policy"
+	"github.com/lbprim/lbprim/steering"
 )
 
 // icmpError handles an ICMP or ICMPv6 error. Who sent the quoted packet gets it, as far as that
@@ -33,15 +38,22 @@ func (w *Worker) icmpError(pk *packet) {
 	}
 	key := flowOf(quote, &q).Reverse()
 	r, ok := w.p.sessions.PeekAt(w.now, key) // an error keeps no session alive
-	if !ok {
+	var rec *record
+	dir := r.dir()
+	if ok {
+		rec = &w.p.slab.recs[r.record()]
+		if w.tr != nil {
+			w.tr.session(w, rec, dir)
+		}
+	} else if rec = w.derive(key, q.IsPing()); rec == nil {
 		w.icmpForeign(pk, NoSession)
 		return
 	}
-	rec, dir := &w.p.slab.recs[r.record()], r.dir()
-	if w.tr != nil {
-		w.tr.session(w, rec, dir)
-	}
 	w.stats.errors++
+	if rec.flags&oneWay != 0 {
+		w.deliver(pk, w.snap.service(rec.service), rec)
+		return
+	}
 	outer := addrOf(v.Src(pk.ip))
 	far := key.Src().Addr()
 	// Backwards, source and destination change places. Who sent the quoted packet is the
@@ -58,6 +70,46 @@ func (w *Worker) icmpError(pk *packet) {
 		v.SetSrc(pk.ip, dst, pk.partial)
 	}
 	w.forward(pk)
+}
+
+// derive says which session the packets of key would begin, where the metric depends on nothing but the
+// packet: so every balancer of a cluster sends an error to the node that knows the connection, whichever of them
+// it reaches. The record is not in the table.
+func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
+	p := policy.Packet{Src: key.Src(), Dst: key.Dst(), Protocol: key.Protocol()}
+	if ping {
+		p.Src, p.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
+	}
+	s, ok := w.snap.table.Lookup(p)
+	if !ok || s.Forward == FullNAT || s.Forward == Route {
+		return nil
+	}
+	svc := w.snap.byConf[s]
+	switch svc.pool.metric {
+	case steering.Hash, steering.MinMisses, steering.PHash, steering.Maglev, steering.Capacity:
+	default:
+		return nil
+	}
+	id, err := svc.pool.Pick(steering.Key{Client: p.Src.Addr(), Hash: key.Hash(w.p.cfg.Seed)})
+	if err != nil {
+		return nil
+	}
+	svc.pool.Release(id)
+	n := w.node(id)
+	if n == nil {
+		return nil
+	}
+	if w.tr != nil {
+		w.tr.begin(svc, n)
+	}
+	w.scratch = record{vip: endOf(key.Dst()), client: endOf(key.Src()), node: endOf(n.addr), nodeNo: n.no, service: svc.no}
+	if n.addr.Port() == 0 || ping {
+		w.scratch.node.Port = key.Dst().Port()
+	}
+	if s.Forward.direct() {
+		w.scratch.flags = oneWay
+	}
+	return &w.scratch
 }
 
 // icmpForeign handles an ICMP error about no known session.

@@ -89,6 +89,11 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 		}
 		svc = w.snap.byConf[s]
 	}
+	if svc.conf.Forward == Route {
+		w.stats.services[svc.no].In.add(len(pk.ip))
+		w.forward(pk)
+		return
+	}
 	switch v.Proto {
 	case wire.ProtoTCP:
 		if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) != wire.SYN && !w.midStream(pk, svc) {
@@ -277,7 +282,7 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 	case to.Port == 0:
 		to.Port = p.Dst.Port()
 	}
-	if n.addr.Addr().Is4() != (pk.v.Version == 4) {
+	if n.addr.Addr().Is4() != (pk.v.Version == 4) && svc.conf.Forward != Tunnelled {
 		w.unchoose(n)
 		w.refuse(pk, svc, NoNode)
 		return
@@ -288,9 +293,23 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 		if pk.v.Proto == wire.ProtoSCTP {
 			rec.flags = isSCTP
 		}
-		if w.translate(pk, &rec, toNode) {
+		if len(svc.locals) > 0 {
+			w.takeLocal(pk, svc, &rec, 0)
+		}
+		if svc.conf.Forward.direct() {
+			w.deliver(pk, svc, &rec)
+		} else if w.translate(pk, &rec, toNode) {
 			w.forward(pk)
 		}
+		return
+	}
+	if pk.v.Proto == wire.ProtoUDP && svc.conf.Ageing.NoUDP {
+		// Only where nodes answer past the balancer: each datagram is chosen for anew, and leaves no trace.
+		rec := record{node: to}
+		w.stats.nodes[n.no].In.add(len(pk.ip))
+		w.stats.services[svc.no].In.add(len(pk.ip))
+		w.deliver(pk, svc, &rec)
+		w.unchoose(n)
 		return
 	}
 	r, reason := w.store(pk, svc, n, &to)

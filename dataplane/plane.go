@@ -35,6 +35,9 @@ type Plane struct {
 	workers []*Worker
 	process sync.Mutex
 	own     *Worker // of Process
+
+	errors  limiter
+	pending pending
 }
 
 // binding is the value of an association: which service and node a client got.
@@ -102,13 +105,16 @@ func (p *Plane) tick(now time.Time) uint32 { return uint32(ticks(now.Sub(p.epoch
 // removed is called for every session entry that leaves the table, for whatever reason: the
 // entry towards the node gives the node's count back, and takes the entry of the other
 // direction with it; so does the other way round.
-func (p *Plane) removed(k clienttable.Flow, r ref, _ clienttable.Reason) {
+func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	rec := &p.slab.recs[r.record()]
 	if r.dir() == toNode {
 		p.release(rec.nodeNo)
+		if why == clienttable.Expired && rec.flags&isTCP != 0 {
+			p.closeAged(rec)
+		}
 	}
 	other := rec.other(k.Protocol(), r.dir())
-	if rec.entries.Add(-1) == 0 {
+	if rec.entries.Add(-1) <= 0 {
 		p.slab.giveBack(r.record())
 		return
 	}

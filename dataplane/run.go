@@ -23,16 +23,21 @@ func (p *Plane) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
+	first := p.newQueue(p.cfg.Devices[0])
 	for i, d := range p.cfg.Devices {
+		q := first
+		if i > 0 {
+			q = p.newQueue(d)
+		}
 		wg.Go(func() {
-			if err := p.runDevice(d); err != nil && !errors.Is(err, os.ErrClosed) {
+			if err := q.run(); err != nil && !errors.Is(err, os.ErrClosed) {
 				cancel(fmt.Errorf("dataplane: device %d: %w", i, err))
 				return
 			}
 			cancel(nil)
 		})
 	}
-	wg.Go(func() { p.maintain(ctx) })
+	wg.Go(func() { p.maintain(ctx, first) })
 	<-ctx.Done()
 	for _, d := range p.cfg.Devices {
 		d.Close()
@@ -44,8 +49,9 @@ func (p *Plane) Run(ctx context.Context) error {
 	return nil
 }
 
-// maintain calls Step once a second, and more often while there is much to do.
-func (p *Plane) maintain(ctx context.Context) {
+// maintain calls Step once a second, and more often while there is much to do, and sends by one of the queues what the
+// Plane has to say unasked.
+func (p *Plane) maintain(ctx context.Context, q *queue) {
 	const pause = time.Second
 	t := time.NewTimer(pause)
 	defer t.Stop()
@@ -62,27 +68,40 @@ func (p *Plane) maintain(ctx context.Context) {
 		if p.Step(time.Now()) {
 			next = time.Millisecond
 		}
+		if p.pending.some.Load() {
+			if err := q.flush(); err != nil {
+				return // the queue's own reader reports it
+			}
+		}
 		t.Reset(next)
 	}
 }
 
-// runDevice is a worker.
-func (p *Plane) runDevice(d Device) error {
+// queue is a device with its worker. Reading and handling is one goroutine's, writing may be another's now
+// and then.
+type queue struct {
+	p     *Plane
+	d     Device
+	w     *Worker
+	write sync.Mutex // from the start of a batch until its packets are written
+}
+
+func (p *Plane) newQueue(d Device) *queue { return &queue{p: p, d: d, w: p.NewWorker(linkOf(d))} }
+
+func (q *queue) run() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	w := p.NewWorker(linkOf(d))
-	n := max(d.BatchSize(), 1)
+	n := max(q.d.BatchSize(), 1)
 	bufs, sizes := make([][]byte, n), make([]int, n)
 	for i := range bufs {
 		bufs[i] = make([]byte, bufferSize)
 	}
 	for {
-		n, err := d.Read(bufs, sizes, ReadOffset)
+		n, err := q.d.Read(bufs, sizes, ReadOffset)
 		if err != nil && n == 0 {
 			return err
 		}
-		out := w.Process(time.Now(), bufs[:n], sizes, ReadOffset, nil)
-		if werr := w.write(d, out); werr != nil {
+		if werr := q.handle(bufs[:n], sizes); werr != nil {
 			return werr
 		}
 		if err != nil {
@@ -90,6 +109,15 @@ func (p *Plane) runDevice(d Device) error {
 		}
 	}
 }
+
+func (q *queue) handle(bufs [][]byte, sizes []int) error {
+	q.write.Lock()
+	defer q.write.Unlock()
+	return q.w.write(q.d, q.w.Process(time.Now(), bufs, sizes, ReadOffset, nil))
+}
+
+// flush sends what waits, without packets from the device.
+func (q *queue) flush() error { return q.handle(nil, nil) }
 
 // write sends packets, and counts those that the device does not take.
 func (w *Worker) write(d Device, out [][]byte) error {

@@ -3,6 +3,8 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"strconv"
 
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/steering"
@@ -24,6 +26,16 @@ type Service struct {
 	// Forward is how packets reach the node. Default NAT.
 	Forward Forward
 
+	// Locals are the balancer's own addresses, of the nodes' family, that take the place of clients' with
+	// FullNAT; required there. Packets to them must reach the balancer, and nobody else may
+	// use their ports from 1024 on.
+	Locals []netip.Addr
+	// Tunnel is how packets are put into others with Tunnelled. Default: IP in IP.
+	Tunnel Tunnel
+	// MTU is the largest packet that the way to the nodes takes. Where it is set, and with
+	// Tunnelled, the MSS of connections is lowered to what fits. Default with Tunnelled 1500.
+	MTU int
+
 	// Ageing says for how long sessions are remembered. Default: idle for a minute, 5 s until a TCP
 	// handshake is complete.
 	Ageing clienttable.Ageing
@@ -43,9 +55,22 @@ const (
 	// NAT rewrites the destination, and the source of the answers, which must pass the
 	// balancer.
 	NAT Forward = iota
+	// FullNAT rewrites the source, too, to an address and port of the balancer's own, so that the
+	// answers return whatever the node's default route is.
+	FullNAT
+	// DSR sends frames to the node's MAC and leaves the packet alone: the node has the virtual
+	// address itself and answers past the balancer. It needs devices of Ethernet frames.
+	DSR
+	// Tunnelled puts packets into others for the node, which answers past the balancer.
+	Tunnelled
+	// Route sends packets on unchanged, to no node and without a session.
+	Route
 )
 
-var forwardNames = []string{"nat"}
+var forwardNames = []string{"nat", "fullnat", "dsr", "tunnel", "route"}
+
+// direct reports whether nodes answer past the balancer.
+func (f Forward) direct() bool { return f == DSR || f == Tunnelled }
 
 // String returns the name of f.
 func (f Forward) String() string { return enumString("Forward", uint8(f), forwardNames) }
@@ -119,7 +144,7 @@ func (s *Service) resolve() (Service, error) {
 	if r.Name == "" {
 		bad("Name", `""`, "a name")
 	}
-	if r.Pool == nil {
+	if r.Pool == nil && r.Forward != Route {
 		bad("Pool", nil, "a pool of nodes")
 	}
 	if int(r.Forward) >= len(forwardNames) {
@@ -131,8 +156,39 @@ func (s *Service) resolve() (Service, error) {
 	if _, err := clienttable.NewTimers(&r.Ageing); err != nil {
 		errs = append(errs, fmt.Errorf("%w: Service %q.Ageing: %w", ErrInvalid, s.Name, err))
 	}
-	if r.Ageing.NoUDP {
+	if r.Ageing.NoUDP && !r.Forward.direct() {
 		bad("Ageing.NoUDP", true, "false: without an entry, answers cannot be translated back")
+	}
+	if r.Ageing.CloseAtAgeing != clienttable.CloseNone && r.Forward.direct() {
+		bad("Ageing.CloseAtAgeing", r.Ageing.CloseAtAgeing, "none: where nodes answer past the balancer, their numbers are not known")
+	}
+	r.Locals = nil
+	for i, a := range s.Locals {
+		if r.Forward != FullNAT {
+			bad("Locals", s.Locals, "none, without FullNAT")
+			break
+		}
+		if !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+			bad(fmt.Sprintf("Locals[%d]", i), a, "an address of a host")
+		}
+		r.Locals = append(r.Locals, a.Unmap())
+	}
+	if r.Forward == FullNAT && len(s.Locals) == 0 {
+		bad("Locals", "none", "at least one address, with FullNAT")
+	}
+	if r.Forward == Tunnelled {
+		errs = append(errs, r.Tunnel.resolve("Service "+strconv.Quote(s.Name)+".Tunnel")...)
+		if r.MTU == 0 {
+			r.MTU = 1500
+		}
+	} else if r.Tunnel != (Tunnel{}) {
+		bad("Tunnel", r.Tunnel, "none, without Tunnelled")
+	}
+	if r.MTU != 0 && (r.MTU < 576 || r.MTU > 65535) {
+		bad("MTU", r.MTU, "576 to 65535, or 0")
+	}
+	if t := r.Tunnel.wire(); r.Forward == Tunnelled && r.MTU-t.Overhead(true)-60 < 256 {
+		bad("MTU", r.MTU, "one that leaves room in the tunnel")
 	}
 	if int(r.Mode) > int(clienttable.RemoveOnEndServerPerSession) {
 		bad("Mode", uint8(r.Mode), "a mode of package clienttable")

@@ -53,6 +53,7 @@ const (
 	isTCP = 1 << iota
 	isSCTP
 	hasLocal // the source is translated, too
+	oneWay   // the node answers past the balancer: there is one entry, and nothing is translated
 )
 
 // ends returns what the packets of a direction get; nil stays.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
 	"github.com/lbprim/lbprim/policy"
 	"github.com/lbprim/lbprim/steering"
 )
@@ -20,6 +21,10 @@ type service struct {
 	pool    *pool
 	timers  *clienttable.Timers
 	clients clienttable.Grouping
+	locals  [][16]byte
+	tunnel  wire.Tunnel
+	// mss is the largest segment that fits, by family; 0 is no limit.
+	mss4, mss6 uint16
 	// touch is how often a packet of one direction keeps the entry of the other one alive, in
 	// ticks: a sixteenth of the idle time.
 	touch uint32
@@ -35,6 +40,7 @@ type vip struct {
 type pool struct {
 	*steering.Pool
 	no     uint32
+	metric steering.Metric
 	usable atomic.Int32
 	idle   bool // no service in force uses it
 }
@@ -100,9 +106,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 				}
 				confs[s], names[s.Name] = c, s
 			}
-			if s.Pool != nil {
-				errs = append(errs, families(r, s)...)
-			}
+			errs = append(errs, p.fits(r, s)...)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -132,15 +136,18 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 			next.services = append(next.services, nil)
 		}
 		q := pools[c.Pool]
-		if q == nil {
+		if c.Forward == Route {
+			q = &pool{}
+		} else if q == nil {
 			p.poolNo++
-			q = &pool{Pool: c.Pool, no: p.poolNo}
+			q = &pool{Pool: c.Pool, no: p.poolNo, metric: c.Pool.Explain(steering.Key{}).Metric}
 			pools[c.Pool] = q
 			all = append(all, q)
 		}
 		q.idle = false
 		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c)}
 		svc.timers, _ = clienttable.NewTimers(&c.Ageing) // resolve has seen to it that there is no error
+		svc.prepare()
 		svc.touch = touchTicks(svc.timers.Life(0, 0).TTL)
 		next.services[n], next.byConf[s] = svc, svc
 	}
@@ -154,19 +161,38 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 				v = new(vip)
 				next.vips[r.Match.Dst] = v
 			}
-			c := confs[r.Value]
-			v.add(pools[c.Pool], &c)
+			if c := confs[r.Value]; c.Forward != Route {
+				v.add(pools[c.Pool], &c)
+			}
 		}
 	}
 	return p.publish(next, all)
 }
 
-// families reports nodes that a rule's packets cannot be translated for.
-func families(r *policy.Rule[*Service], s *Service) (errs []error) {
+// fits reports what of a service does not suit a rule's packets or this Plane.
+func (p *Plane) fits(r *policy.Rule[*Service], s *Service) (errs []error) {
+	bad := func(field string, value any, want string) {
+		errs = append(errs, invalid(fmt.Sprintf("rule %q: Service %q: %s", r.Name, s.Name, field), value, want))
+	}
+	if s.Forward == DSR && !p.cfg.ethernet() {
+		bad("Forward", s.Forward, "another mode, since no device has Ethernet frames")
+	}
+	if s.Pool == nil || s.Forward == Route {
+		return errs
+	}
+	for _, a := range s.Locals {
+		if a.Unmap().Is4() != r.Match.Dst.Addr().Is4() {
+			bad("Locals", a, fmt.Sprintf("addresses of the family of %v", r.Match.Dst))
+		}
+	}
 	for _, st := range s.Pool.All() {
-		if a := st.Node.Addr.Addr().Unmap(); a.Is4() != r.Match.Dst.Addr().Is4() || !a.IsValid() {
-			errs = append(errs, invalid(fmt.Sprintf("rule %q: Service %q: node %q: Addr", r.Name, s.Name, st.Node.Name), st.Node.Addr,
-				fmt.Sprintf("an address of the family of %v", r.Match.Dst)))
+		a := st.Node.Addr.Addr().Unmap()
+		if !a.IsValid() || s.Forward != Tunnelled && a.Is4() != r.Match.Dst.Addr().Is4() {
+			bad(fmt.Sprintf("node %q: Addr", st.Node.Name), st.Node.Addr, fmt.Sprintf("an address of the family of %v", r.Match.Dst))
+			continue
+		}
+		if _, ok := p.cfg.addr(a.Is6()); !ok && s.Forward == Tunnelled {
+			bad("Forward", s.Forward, fmt.Sprintf("Config.Addrs with an address of the family of node %q", st.Node.Name))
 		}
 	}
 	return errs
@@ -190,6 +216,26 @@ func (v *vip) add(q *pool, c *Service) {
 		}
 	}
 	v.regular = append(v.regular, m)
+}
+
+// prepare computes what packets need to know.
+func (s *service) prepare() {
+	for _, a := range s.conf.Locals {
+		s.locals = append(s.locals, a.As16())
+	}
+	if s.conf.MTU == 0 {
+		return
+	}
+	room := s.conf.MTU
+	if s.conf.Forward == Tunnelled {
+		s.tunnel = s.conf.Tunnel.wire()
+		outer6 := false // the MSS must fit every node's tunnel
+		for _, st := range s.pool.All() {
+			outer6 = outer6 || st.Node.Addr.Addr().Unmap().Is6()
+		}
+		room -= s.tunnel.Overhead(outer6)
+	}
+	s.mss4, s.mss6 = uint16(room-40), uint16(room-60)
 }
 
 // grouping returns the grouping of a service that resolve has seen.
@@ -236,7 +282,7 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 	}
 	if next.table != nil {
 		for r := range next.table.All() {
-			if r.Disabled || r.Internal {
+			if f := r.Value.Forward; r.Disabled || r.Internal || f != NAT && f != FullNAT {
 				continue
 			}
 			for _, st := range r.Value.Pool.All() {

@@ -48,7 +48,9 @@ type Stats struct {
 	// sent, Pings answered and Errors (ICMP) translated; Translated sessions got another source port, since
 	// two would have looked alike to their node.
 	Reselected, Resets, Pings, Errors, Translated uint64
-	Dropped                                       uint64 // packets, for whatever reason
+	// Clamped SYNs had their MSS lowered; Malformed ones had broken TCP options and went on as they were.
+	Clamped, Malformed uint64
+	Dropped            uint64 // packets, for whatever reason
 }
 
 // NodeStats is what a Plane knows of a node.
@@ -68,8 +70,8 @@ type workerStats struct {
 	services []Traffic
 	nodes    []Traffic
 
-	reselected, resets, pings, errors, translated uint64
-	_                                             [64]byte
+	reselected, resets, pings, errors, translated, clamped, malformed uint64
+	_                                                                 [64]byte
 }
 
 // fit makes room for the services and nodes of a snapshot.
@@ -105,6 +107,8 @@ func (p *Plane) Stats() (st Stats) {
 		st.Pings += s.pings
 		st.Errors += s.errors
 		st.Translated += s.translated
+		st.Clamped += s.clamped
+		st.Malformed += s.malformed
 		for _, n := range s.drops {
 			st.Dropped += n
 		}

@@ -6,7 +6,7 @@ import (
 )
 
 // portTries bounds the search for a source port that tells two sessions apart.
-const portTries = 32
+const portTries = 64
 
 // store puts a new session into the table: first the entry of the answers, which fails if
 // another session's answers would look the same, then the one of the packets to the node. If
@@ -21,6 +21,10 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	rec.vip, rec.client, rec.node, rec.local = endOf(pk.key.Dst()), endOf(pk.key.Src()), *to, wire.End{}
 	rec.flags, rec.nodeNo, rec.service = 0, n.no, svc.no
 	rec.tcp = clienttable.TCPState{}
+	if svc.conf.Forward.direct() {
+		rec.flags = oneWay
+		rec.tcp = clienttable.OneWayTCP()
+	}
 	rec.touched[toNode].Store(w.tick)
 	rec.touched[toClient].Store(w.tick)
 	rec.entries.Store(1)
@@ -36,6 +40,13 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	case wire.ProtoSCTP:
 		rec.flags |= isSCTP
 	}
+	if rec.flags&oneWay != 0 {
+		rec.entries.Store(0)
+		return w.storeForward(pk, svc, n, at, clienttable.Flow{}, life)
+	}
+	if len(svc.locals) > 0 {
+		w.takeLocal(pk, svc, rec, 0)
+	}
 	value := ref{at<<1 | toClient, uint32(n.id)}
 	for try := uint32(0); ; try++ {
 		key := rec.other(pk.v.Proto, toNode)
@@ -49,15 +60,13 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 		}
 		// Another session of this client with this node has the same ports, by way of another
 		// virtual address or port: this one gets another source port, if it has ports.
-		if try == portTries || pk.v.Mark&wire.Ports == 0 {
+		if try == portTries || pk.v.Mark&wire.Ports == 0 && !pk.v.IsPing() {
 			break
 		}
-		rec.local = rec.client
-		rec.local.Port = uint16(1024 + (uint32(rec.client.Port)*40503+try*7919+w.tick)%64512)
-		rec.flags |= hasLocal
-		if try == 0 {
+		if try == 0 && len(svc.locals) == 0 {
 			w.stats.translated++
 		}
+		w.takeLocal(pk, svc, rec, try+1)
 	}
 	p.slab.giveBack(at)
 	// The session may be another worker's, begun a moment ago.
@@ -67,6 +76,23 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	}
 	return ref{}, NoPort
 }
+
+// takeLocal chooses, of what the source can become, the try-th of a sequence that is another one for each flow: with FullNAT one
+// of the balancer's addresses and a port of it, else another port (or identifier) of the client's address.
+func (w *Worker) takeLocal(pk *packet, svc *service, rec *record, try uint32) {
+	h := uint32(pk.key.Hash(w.p.cfg.Seed)>>32) + try*0x9e3779b1
+	rec.flags |= hasLocal
+	rec.local = rec.client
+	if n := len(svc.locals); n > 0 {
+		rec.local.Addr = svc.locals[uint64(h>>16)*uint64(n)>>16]
+	}
+	if pk.v.Mark&wire.Ports != 0 || pk.v.IsPing() {
+		rec.local.Port = uint16(firstLocal + h%(1<<16-firstLocal))
+	}
+}
+
+// firstLocal is the first of the balancer's own ports.
+const firstLocal = 1024
 
 func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back clienttable.Flow, life clienttable.Life) (ref, Reason) {
 	p := w.p
@@ -80,7 +106,9 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 		w.associate(pk, svc, n)
 		return r, NotDropped
 	}
-	p.sessions.DeleteAt(w.now, back)
+	if back != (clienttable.Flow{}) {
+		p.sessions.DeleteAt(w.now, back)
+	}
 	if count.Add(-1) == 0 {
 		p.slab.giveBack(at)
 	}

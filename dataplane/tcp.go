@@ -41,6 +41,9 @@ func (w *Worker) track(pk *packet, svc *service, rec *record, dir uint32) bool {
 // setLife gives both entries of a session another life.
 func (w *Worker) setLife(proto uint8, rec *record, svc *service, life clienttable.Life) {
 	w.p.sessions.SetLife(w.now, rec.other(proto, toClient), life)
+	if rec.flags&oneWay != 0 {
+		return
+	}
 	w.p.sessions.SetLife(w.now, rec.other(proto, toNode), back(life))
 }
 

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -28,12 +29,14 @@ type Worker struct {
 	stats workerStats
 
 	// Of the batch under way:
-	snap  *snapshot
-	now   time.Time
-	tick  uint32
-	fresh bool // a session has been made in this batch, look-ups made before are stale
-	out   [][]byte
-	arena arena
+	snap    *snapshot
+	now     time.Time
+	tick    uint32
+	fresh   bool // a session has been made in this batch, look-ups made before are stale
+	out     [][]byte
+	arena   arena
+	scratch record // of a session that is in no table
+	ident   uint32 // of the next packet that may be fragmented
 
 	packets [chunk]packet
 	keys    [chunk]clienttable.Flow
@@ -51,6 +54,7 @@ type packet struct {
 	l3      int    // where ip begins in buf
 	v       wire.View
 	frame   wire.Frame
+	mtu     int  // not 0: to be broken into fragments of this size
 	partial bool // the transport checksum is left to be completed
 	verdict Verdict
 	key     clienttable.Flow
@@ -82,6 +86,7 @@ func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, 
 	w.stats.fit(w.snap)
 	w.out = w.out[:0]
 	w.arena.reset()
+	w.takePending()
 	for len(bufs) > 0 {
 		n := min(len(bufs), chunk)
 		w.chunk(bufs[:n], sizes[:n], offset)
@@ -142,7 +147,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 // parse finds the packet's headers. pk.ip is nil if it is dealt with already.
 func (w *Worker) parse(pk *packet) Reason {
 	w.stats.in.add(len(pk.buf) - Headroom)
-	pk.l3, pk.partial = Headroom, false
+	pk.l3, pk.partial, pk.mtu = Headroom, false, 0
 	pk.ip = nil
 	if w.link.Ethernet {
 		f, s := wire.ParseEthernet(pk.buf[Headroom:])
@@ -195,7 +200,7 @@ func (w *Worker) pass(pk *packet) {
 	}
 	pk.verdict = Passed
 	w.stats.passed++
-	w.emit(pk.buf)
+	w.emitPacket(pk)
 }
 
 // forward sends a packet of a session on.
@@ -204,7 +209,7 @@ func (w *Worker) forward(pk *packet) {
 		return
 	}
 	pk.verdict = Forwarded
-	w.emit(pk.buf)
+	w.emitPacket(pk)
 }
 
 // emit queues what begins Headroom into buf.
@@ -214,23 +219,76 @@ func (w *Worker) emit(buf []byte) {
 }
 
 // route gives a frame the addresses and the interface of its next hop.
-func (w *Worker) route(pk *packet) bool {
-	hop, ok := w.p.cfg.NextHop(addrOf(pk.v.Dst(pk.ip)))
+func (w *Worker) route(pk *packet) bool { return w.routeVia(pk, addrOf(pk.v.Dst(pk.ip))) }
+
+// routeVia is route towards another host than the packet's destination.
+func (w *Worker) routeVia(pk *packet, to netip.Addr) bool {
+	hop, ok := w.p.cfg.NextHop(to)
 	if !ok {
 		w.drop(pk, NoRoute)
 		return false
 	}
-	if ttl := pk.v.TTL(pk.ip); ttl <= 1 {
+	ttl := pk.v.TTL(pk.ip)
+	if ttl <= 1 {
+		typ := uint8(wire.ICMPTimeExceeded)
+		if pk.v.Version == 6 {
+			typ = wire.ICMPv6TimeExceeded
+		}
+		w.sendError(pk, typ, 0, 0)
 		w.drop(pk, TTLExpired)
 		return false
-	} else {
-		pk.v.SetTTL(pk.ip, ttl-1)
 	}
+	if hop.MTU > 0 && !w.fits(pk, hop.MTU) {
+		return false
+	}
+	pk.v.SetTTL(pk.ip, ttl-1)
 	f := pk.buf[Headroom:]
 	copy(f[0:6], hop.Dst[:])
 	copy(f[6:12], hop.Src[:])
 	binary.NativeEndian.PutUint32(pk.buf, hop.Port)
 	return true
+}
+
+// fits reports whether a packet, or the segments of a super-packet, are small enough for the next link. A
+// router drops what is not and says so (RFC 1191, RFC 8200), or breaks it into fragments if it may.
+func (w *Worker) fits(pk *packet, mtu int) bool {
+	n := len(pk.ip)
+	super := false
+	if w.link.Virtio {
+		if o := readOffload(pk.buf[Headroom-virtioLen:]); o.gsoType != gsoNone && o.gsoSize > 0 {
+			n = int(pk.v.Payload) + min(int(o.gsoSize), pk.v.PayloadLen())
+			super = true
+		}
+	}
+	if n <= mtu {
+		return true
+	}
+	if !pk.v.DontFragment(pk.ip) && !super && pk.v.Mark&(wire.Fragment|wire.Options) == 0 && mtu >= 68 {
+		pk.mtu = mtu
+		return true
+	}
+	w.tellTooBig(pk, mtu)
+	w.drop(pk, TooBig)
+	return false
+}
+
+// emitPacket queues pk, in fragments if that is how it fits the next link.
+func (w *Worker) emitPacket(pk *packet) {
+	if pk.mtu == 0 {
+		w.emit(pk.buf)
+		return
+	}
+	if pk.partial {
+		wire.Complete(pk.ip, int(pk.v.L4), int(pk.v.SumOff), pk.v.Proto == wire.ProtoUDP)
+	}
+	n := wire.FragmentLen(false, pk.mtu)
+	for off := 0; wire.IPv4Len+off < len(pk.ip); off += n {
+		part := w.arena.take(pk.l3 + n + 48)
+		copy(part, pk.buf[:pk.l3])
+		clear(part[Headroom-virtioLen : Headroom])
+		m := wire.PutFragment(part[pk.l3:], pk.ip, off, n, uint32(binary.BigEndian.Uint16(pk.ip[4:])))
+		w.emit(part[:pk.l3+m])
+	}
 }
 
 // reply returns room for an answer to pk of up to n bytes, whose IP header is to begin at

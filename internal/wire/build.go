@@ -12,6 +12,8 @@ const (
 	maxError4 = 576  // RFC 1812 section 4.3.2.3
 	maxError6 = 1280 // RFC 4443 section 2.4 (c)
 
+	// MaxRST is the length of the longest reset.
+	MaxRST = IPv6Len + tcpLen
 	// MaxReply is the length of the longest packet that this file builds.
 	MaxReply = maxError6
 )

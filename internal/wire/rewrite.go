@@ -15,8 +15,9 @@ type End struct {
 // field returns the address as it stands in packets of v's family.
 func (e *End) field(v *View) []byte { return e.Addr[16-v.addrLen:] }
 
-// SetSrc rewrites source address and port of b, and every checksum that covers them. A
-// later fragment and a protocol without ports change only their address. partial says
+// SetSrc rewrites source address and port of b, and every checksum that covers them. The
+// port of an echo request is its identifier; a later fragment and a protocol without ports
+// change only their address. partial says
 // that the transport checksum is left to be completed ([Diff.ApplyPartial]).
 func (v *View) SetSrc(b []byte, e *End, partial bool) {
 	d := v.setAddr(b, v.Src(b), e)
@@ -25,17 +26,25 @@ func (v *View) SetSrc(b []byte, e *End, partial bool) {
 		p = d.Word(v.SrcPort, e.Port)
 		binary.BigEndian.PutUint16(b[v.L4:], e.Port)
 		v.SrcPort = e.Port
+	} else if v.Mark&EchoAsk != 0 {
+		p = d.Word(v.SrcPort, e.Port)
+		binary.BigEndian.PutUint16(b[v.L4+4:], e.Port)
+		v.SrcPort = e.Port
 	}
 	v.fixTransport(b, d, p, partial)
 }
 
-// SetDst is [View.SetSrc] for the destination.
+// SetDst is [View.SetSrc] for the destination; the port of an echo reply is its identifier.
 func (v *View) SetDst(b []byte, e *End, partial bool) {
 	d := v.setAddr(b, v.Dst(b), e)
 	p := d
 	if v.Mark&Ports != 0 {
 		p = d.Word(v.DstPort, e.Port)
 		binary.BigEndian.PutUint16(b[v.L4+2:], e.Port)
+		v.DstPort = e.Port
+	} else if v.Mark&EchoAnswer != 0 {
+		p = d.Word(v.DstPort, e.Port)
+		binary.BigEndian.PutUint16(b[v.L4+4:], e.Port)
 		v.DstPort = e.Port
 	}
 	v.fixTransport(b, d, p, partial)
@@ -71,8 +80,10 @@ func (v *View) fixTransport(b []byte, addr, all Diff, partial bool) {
 		case v.Mark&NoSum == 0:
 			sum = all.ApplyUDP(sum)
 		}
-	case ProtoICMP: // no pseudo-header
-		return
+	case ProtoICMP: // no pseudo-header: only an identifier counts
+		if !partial {
+			sum = (all - addr).Apply(sum)
+		}
 	default:
 		if partial {
 			sum = addr.ApplyPartial(sum)
@@ -137,7 +148,7 @@ func (outer *View) SetQuoted(b []byte, inner *View, src, dst *End, partial bool)
 	// Everything that changes lies between the start of the quotation and the transport
 	// checksum: at most some 60 bytes, so that summing before and after is as
 	// good as collecting differences, and cannot miss one.
-	span := q[:min(uint32(len(q)), max(inner.L4+4, inner.SumOff+2))]
+	span := q[:min(uint32(len(q)), max(inner.L4+8, inner.SumOff+2))]
 	old = old.AddBytes(span)
 	if src != nil {
 		inner.SetSrc(q, src, false)

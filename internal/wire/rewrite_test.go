@@ -66,7 +66,9 @@ func TestRewriteKeepsChecksums(t *testing.T) {
 		w := v
 		w.SetSrc(b, randEnd(r), false)
 		w.SetDst(b, randEnd(r), false)
-		require.Equal(t, sum, w.SumOK(b), "% x", orig)
+		if !v.IsPing() || slowSum(orig[v.L4:v.End]) != 0 { // of nothing but zeros, any other identifier is right
+			require.Equal(t, sum, w.SumOK(b), "% x", orig[:min(len(orig), 80)])
+		}
 		require.Equal(t, header, w.HeaderSumOK(b), "% x", orig)
 		w.SetTTL(b, w.TTL(b)-1)
 		w.SetTOS(b, w.TOS(b)^0xfc)
@@ -75,7 +77,7 @@ func TestRewriteKeepsChecksums(t *testing.T) {
 		w.SetTOS(b, v.TOS(orig))
 		w.SetSrc(b, &src, false)
 		w.SetDst(b, &dst, false)
-		if v.Has(Ports) || !v.IsPing() {
+		{
 			require.True(t, equalButZeros(orig, b, &v), "% x\n% x", orig, b)
 		}
 	}

@@ -1,0 +1,105 @@
+package dataplane
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+)
+
+// pending holds packets that the Plane sends unasked, until a worker takes them along.
+type pending struct {
+	some atomic.Bool
+	mu   sync.Mutex
+	out  [][]byte
+}
+
+// maxPending bounds the packets that wait for a worker; more are not made.
+const maxPending = 4096
+
+func (q *pending) add(b []byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.out) < maxPending {
+		q.out = append(q.out, b)
+		q.some.Store(true)
+	}
+}
+
+func (q *pending) take() (out [][]byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out, q.out = q.out, nil
+	q.some.Store(false)
+	return out
+}
+
+// closeAged resets a TCP connection that was forgotten because it was idle, if its service wants that.
+func (p *Plane) closeAged(rec *record) {
+	svc := p.snap.Load().service(rec.service)
+	if svc == nil || rec.flags&oneWay != 0 {
+		return
+	}
+	whom := svc.timers.CloseAtAgeing()
+	if whom == clienttable.CloseNone {
+		return
+	}
+	rec.lock.acquire()
+	state := rec.tcp
+	rec.lock.release()
+	version := uint8(6)
+	if addrPort(&rec.vip).Addr().Is4() {
+		version = 4
+	}
+	// To the client it comes from the virtual address, to the node from the client, or from
+	// what the node takes for it.
+	peer := &rec.client
+	if rec.flags&hasLocal != 0 {
+		peer = &rec.local
+	}
+	for _, end := range []struct {
+		dir      clienttable.Dir
+		src, dst *wire.End
+	}{{clienttable.FromClient, &rec.vip, &rec.client}, {clienttable.FromServer, peer, &rec.node}} {
+		if !whom.To(end.dir) {
+			continue
+		}
+		if seq, ack, ok := state.Reset(end.dir); ok {
+			b := make([]byte, wire.MaxRST)
+			p.pending.add(b[:wire.PutRST(b, version, end.src, end.dst, seq, ack, wire.RST|wire.ACK)])
+		}
+	}
+}
+
+// takePending sends what waits, ahead of the batch.
+func (w *Worker) takePending() {
+	if w.tr != nil || !w.p.pending.some.Load() {
+		return
+	}
+	for _, b := range w.p.pending.take() {
+		h := Headroom
+		if w.link.Ethernet {
+			h += 14
+		}
+		buf := w.arena.take(h + len(b))
+		clear(buf[:h])
+		copy(buf[h:], b)
+		pk := packet{buf: buf, ip: buf[h:], l3: h}
+		if wire.Parse(pk.ip, &pk.v) != wire.OK {
+			continue
+		}
+		if w.link.Ethernet {
+			typ := [2]byte{wire.EtherIPv4 >> 8, wire.EtherIPv4 & 0xff}
+			if pk.v.Version == 6 {
+				typ = [2]byte{wire.EtherIPv6 >> 8, wire.EtherIPv6 & 0xff}
+			}
+			copy(buf[Headroom+12:], typ[:])
+			if !w.route(&pk) {
+				continue
+			}
+		}
+		w.stats.resets++
+		w.emit(buf)
+	}
+}
