@@ -31,8 +31,7 @@ type Pool struct {
 	ids    *IDs
 	nodes  []*handle // as configured
 	tables [2]keptTable
-	spares bool // the backups have taken over
-	ticked time.Time
+	spares bool          // the backups have taken over
 	wake   chan struct{} // tells Run that something has become due
 }
 
@@ -194,6 +193,9 @@ func (p *Pool) Name(id NodeID) (string, bool) {
 	}
 	return "", false
 }
+
+// Metric returns the metric in force.
+func (p *Pool) Metric() Metric { return p.view.Load().metric }
 
 // Len returns the number of nodes.
 func (p *Pool) Len() int { return len(p.view.Load().all) }

@@ -125,7 +125,6 @@ func (p *Pool) tick(now time.Time) {
 		changed = changed || octets != h.last
 		h.last = octets
 	}
-	p.ticked = now
 	if changed && p.cfg.Metric == Bandwidth {
 		p.publish(now)
 	}
