@@ -274,3 +274,38 @@ func TestJSONViews(t *testing.T) {
 		require.Error(t, errors.Join(st.Err))
 	})
 }
+
+// The passive check fails a port by whatever it is decided otherwise; it comes
+// back when every element it depends on has been probed anew and is still up.
+func TestRosterPassiveWithElements(t *testing.T) {
+	for _, port := range []healthcheck.Port{{Port: 80, Element: "web"}, {Port: 80, Policy: "both"}, {Port: 80, VirtualPolicy: "both"}} {
+		t.Run(port.Element+port.Policy+port.VirtualPolicy, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				web, db := new(fake), new(fake)
+				other := healthcheck.Port{Port: 81, Element: "web"}
+				g := newRig(t, healthcheck.Setup{
+					Elements: []healthcheck.Check{{ID: "web", Target: web1, Prober: web, Interval: time.Hour, FastInterval: time.Second}, {ID: "db", Target: web1, Prober: db, Interval: time.Hour}},
+					Policies: []healthcheck.Policy{{Name: "both", Expr: expr("web AND db")}},
+					Servers:  []healthcheck.Server{{Name: "a", Addr: s1, Ports: []healthcheck.Port{port, other}}},
+				})
+				time.Sleep(time.Hour + time.Minute)
+				g.want("a", "80", healthcheck.Active, true)
+				require.NoError(t, g.FailPassive("a", "80"))
+				g.want("a", "80", healthcheck.Failed, false)
+				g.want("a", "81", healthcheck.Active, true) // the element itself is not failed
+				time.Sleep(time.Second)
+				g.want("a", "80", healthcheck.Active, true)
+				require.False(t, g.port("a", "80").RampFrom.IsZero())
+
+				web.set(healthcheck.Undecided("tcp", web1, errors.New("no descriptors")))
+				require.NoError(t, g.FailPassive("a", "80"))
+				time.Sleep(time.Minute)
+				g.want("a", "80", healthcheck.Failed, false) // that says nothing about it
+				web.up()
+				require.NoError(t, g.Monitor().Trigger("element:web"))
+				time.Sleep(time.Second)
+				g.want("a", "80", healthcheck.Active, true)
+			})
+		})
+	}
+}
