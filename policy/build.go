@@ -44,6 +44,7 @@ type builder struct {
 	active []int32 // rows, ascending
 
 	prog           prog
+	members        []uint32 // see service.members
 	starts, values []uint32 // of the table at 0
 	chains         []chain
 	chainValues    []uint32
@@ -54,7 +55,7 @@ type builder struct {
 
 // build compiles the rules of one VIP, which must be in order of precedence and free of
 // conflicts. The result is good until the next call.
-func (b *builder) build(fam family, norms []norm) prog {
+func (b *builder) build(fam family, norms []norm) (p prog, members []uint32) {
 	b.fam, b.norms = fam, norms
 	b.rows, b.keys = b.rows[:0], b.keys[:0]
 	for i := range norms {
@@ -82,13 +83,13 @@ func (b *builder) build(fam family, norms []norm) prog {
 		b.reset()
 		b.tree()
 	}
-	return b.finish()
+	return b.finish(), b.members
 }
 
 // reset makes room for the table at 0, whose size is known at the end: sources are put
 // down first and moved behind it.
 func (b *builder) reset() {
-	b.prog, b.starts, b.values = b.prog[:0], b.starts[:0], b.values[:0]
+	b.prog, b.members, b.starts, b.values = b.prog[:0], b.members[:0], b.starts[:0], b.values[:0]
 	for i := range b.rows {
 		b.rows[i].table = 0
 	}
@@ -125,6 +126,9 @@ func (b *builder) finish() prog {
 		if v&chained != 0 && v&direct == 0 {
 			b.prog[v&operand-1] &^= chained
 		}
+	}
+	for m := b.members; len(m) > 0; m = m[2+2*m[1]:] {
+		m[0] += shift
 	}
 	b.prog = append(b.prog, head...)
 	copy(b.prog[len(head):], b.prog[:len(b.prog)-len(head)])
@@ -279,9 +283,9 @@ func (b *builder) addTable(rows []int32) uint32 {
 	}
 	at := uint32(len(b.prog)) + 1
 	b.prog = b.prog.appendSources(b.fam, b.flattener.paint(b.fam, b.paints))
-	b.prog = append(b.prog, uint32(len(rows)))
+	b.members = append(b.members, at, uint32(len(rows)))
 	for _, r := range rows {
-		b.prog = append(b.prog, b.rows[r].start, b.rows[r].end)
+		b.members = append(b.members, b.rows[r].start, b.rows[r].end)
 	}
 	return at
 }

@@ -86,7 +86,7 @@ func (t *Table[V]) change(remove []string, add []Rule[V]) (*Table[V], error) {
 	var fresh []*service[V]
 	var gone []groupKey
 	for _, k := range order {
-		group := edits[k].apply(next.at(k).find(k.vip, k.bits))
+		group := edits[k].apply(next.at(k).find(k.fam, k.vip, k.bits))
 		if !k.disabled && len(edits[k].added) > 0 {
 			checkGroup(group, &faults)
 		}
@@ -105,7 +105,7 @@ func (t *Table[V]) change(remove []string, add []Rule[V]) (*Table[V], error) {
 		next.vipsAt(i).prepareChange(len(fresh))
 	}
 	for _, k := range gone {
-		next.at(k).remove(k.vip, k.bits)
+		next.at(k).remove(k.fam, k.vip, k.bits)
 	}
 	for _, s := range fresh {
 		next.index(s.rules[0], s.fam).replace(s)

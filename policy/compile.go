@@ -177,11 +177,12 @@ func compileGroup[V any](b *builder, group []entry[V]) *service[V] {
 		rules[i] = e.rule
 	}
 	var p prog
+	var members []uint32
 	if !group[0].rule.Disabled {
 		b.norms = groupNorms(b.norms[:0], group)
-		p = b.build(group[0].norm.fam, b.norms)
+		p, members = b.build(group[0].norm.fam, b.norms)
 	}
-	return newService(&group[0].norm, p, rules)
+	return newService(&group[0].norm, p, members, rules)
 }
 
 // witness returns a packet that a rule holds, with a given port and source.

@@ -123,7 +123,7 @@ func (t *Table[V]) Explain(p Packet) Explanation[V] {
 	off := t.off[f-1].owner(f, dst)
 	if s != nil {
 		e.VIP, e.Outcome = s.vipPrefix(), NoMatch
-		off = t.off[f-1].find(s.vip, s.bits)
+		off = t.off[f-1].find(f, s.vip, s.bits)
 		slices.Sort(ranks)
 		for _, r := range ranks {
 			if hit == 0 || r < hit-1 {

@@ -12,8 +12,6 @@ import "math/bits"
 //	starts   ascending; 1 word each for IPv4 and ports, 2 for IPv6 ranges that end at
 //	         /64 boundaries (nearly all), else 4
 //	values   one more than starts: the first holds below the first start
-//	rows     (tables of sources only) count, then first and last+1 rank of each row of
-//	         rules the table was made of; read by Explain alone
 //
 // The table at 0 maps protocol and port, see portKey, to a value. Values are:
 //
@@ -37,26 +35,33 @@ const (
 	indexOver = 32 // tables with more starts than this get an index
 )
 
-// portKeys maps a protocol number to its part of the key space: the protocols that
-// have ports get 1<<16 keys each, the others one.
-var portKeys = func() (k [256]struct{ base, mask uint32 }) {
-	for p := range k {
-		k[p].base = portless<<16 | uint32(p)
-	}
-	for class, p := range portful {
-		k[p].base, k[p].mask = uint32(class)<<16, 0xffff
-	}
-	return k
-}()
-
+// The keys of protocols and ports: the protocols that have ports get 1<<16 keys each, in the
+// order of portful, the others one each behind them.
 var portful = [...]uint8{6, 17, 132, 33, 136}
 
 const portless = uint32(len(portful))
 
 // portKey is the key of a protocol and port in the table at 0.
 func portKey(proto uint8, port uint16) uint32 {
-	k := portKeys[proto]
-	return k.base | uint32(port)&k.mask
+	switch proto {
+	case 6:
+		return uint32(port)
+	case 17:
+		return 1<<16 | uint32(port)
+	}
+	return rarePortKey(proto, port)
+}
+
+func rarePortKey(proto uint8, port uint16) uint32 {
+	switch proto {
+	case 132:
+		return 2<<16 | uint32(port)
+	case 33:
+		return 3<<16 | uint32(port)
+	case 136:
+		return 4<<16 | uint32(port)
+	}
+	return portless<<16 | uint32(proto)
 }
 
 // key32 returns the value of x in the table at o, whose keys are one word.
@@ -216,25 +221,4 @@ func appendIndex(p prog, buckets, n int, bucket func(i int) int) prog {
 		p = append(p, uint32(i))
 	}
 	return p
-}
-
-// rows returns the rows of rules that the table of sources at o was made of, as pairs.
-func (p prog) rows(o uint32) []uint32 {
-	h := p[o]
-	n := int(h & sizeMask)
-	at, w := int(o)+1, 1
-	switch {
-	case h&wide128 != 0:
-		w = 4
-	case h&wide64 != 0:
-		w = 2
-	}
-	if h&indexed != 0 {
-		at += 4 + int(p[at+1])
-		if w > 1 {
-			at += 7
-		}
-	}
-	at += n*w + n + 1
-	return p[at+1 : at+1+2*int(p[at])]
 }

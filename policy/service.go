@@ -2,43 +2,75 @@ package policy
 
 import "slices"
 
-// service is the compiled rules of one VIP. It never changes.
+// service is the compiled rules of one VIP. It never changes. A look-up in the usual VIP,
+// which has a handful of rules, reads the first two or three cache lines of it and
+// nothing else.
 type service[V any] struct {
-	vip  u128
-	bits uint8
-	fam  family
-
-	// small holds the program where it fits, beside the key that the look-up has
-	// just compared; else large does.
-	small [smallWords]uint32
+	vip   u128
+	few   [fewValues]V // the first values
+	bits  uint8
+	fam   family
+	big   bool               // the program is in large
+	small [smallWords]uint32 // the program where it fits
 	large prog
-
-	values []V        // by rank; apart from the rules, which look-ups need not touch
-	rules  []*Rule[V] // by rank, that is by precedence
+	*details[V]
 }
 
-const smallWords = 26 // makes service three cache lines of 64 bytes
+// details is what look-ups in small services do not read.
+type details[V any] struct {
+	values []V        // by rank
+	rules  []*Rule[V] // by rank, that is by precedence
 
-func newService[V any](n *norm, p prog, rules []*Rule[V]) *service[V] {
-	s := &service[V]{vip: n.vip, bits: n.bits, fam: n.fam, rules: rules}
-	if len(p) <= smallWords {
-		copy(s.small[:], p)
-	} else {
+	// members is, for each table of sources, its place in the program, the number of
+	// rows of rules that it was made of, and for each the first rank and the last plus
+	// one. Only Explain and Shadowed read it.
+	members []uint32
+}
+
+const (
+	fewValues  = 4
+	smallWords = 43 // fills four cache lines, with values of a word
+)
+
+func newService[V any](n *norm, p prog, members []uint32, rules []*Rule[V]) *service[V] {
+	s := &service[V]{vip: n.vip, bits: n.bits, fam: n.fam}
+	s.details = &details[V]{make([]V, len(rules)), rules, slices.Clone(members)}
+	if s.big = len(p) > smallWords; s.big {
 		s.large = slices.Clone(p)
+	} else {
+		copy(s.small[:], p)
 	}
-	s.values = make([]V, len(rules))
 	for i, r := range rules {
 		s.values[i] = r.Value
 	}
+	copy(s.few[:], s.values)
 	return s
+}
+
+// value returns the value of a rank.
+func (s *service[V]) value(rank uint32) V {
+	if rank < fewValues {
+		return s.few[rank]
+	}
+	return s.values[rank]
 }
 
 // program returns the compiled tables.
 func (s *service[V]) program() prog {
-	if s.large != nil {
+	if s.big {
 		return s.large
 	}
 	return s.small[:]
+}
+
+// rowsOf returns the rows of rules that the table of sources at o was made of, as pairs.
+func (s *service[V]) rowsOf(o uint32) []uint32 {
+	for m := s.members; len(m) > 0; m = m[2+2*m[1]:] {
+		if m[0] == o {
+			return m[2 : 2+2*m[1]]
+		}
+	}
+	return nil
 }
 
 // prefix returns the VIP as a norm, for comparing.
@@ -61,7 +93,7 @@ func (s *service[V]) lookup(src u128, proto uint8, port uint16, visit func(rows 
 		return v&^direct + 1
 	case v&chained == 0:
 		if visit != nil {
-			visit(p.rows(v))
+			visit(s.rowsOf(v))
 		}
 		return p.source(s.fam, v, src)
 	}
@@ -69,7 +101,7 @@ func (s *service[V]) lookup(src u128, proto uint8, port uint16, visit func(rows 
 	best := ^uint32(0)
 	for pairs := p[at+1 : at+1+2*p[at]]; len(pairs) >= 2 && pairs[0] < best; pairs = pairs[2:] {
 		if visit != nil {
-			visit(p.rows(pairs[1]))
+			visit(s.rowsOf(pairs[1]))
 		}
 		if hit := p.source(s.fam, pairs[1], src); hit != 0 && hit-1 < best {
 			best = hit - 1

@@ -134,7 +134,10 @@ func anyPacket(first, end uint32) bool {
 func (s *service[V]) shadowed() iter.Seq2[uint32, []uint32] {
 	return func(yield func(uint32, []uint32) bool) {
 		p := s.program()
-		x := shadows{fam: s.fam, norms: make([]norm, len(s.rules)), wins: make([]bool, len(s.rules)), prog: p}
+		x := shadows{fam: s.fam, norms: make([]norm, len(s.rules)), wins: make([]bool, len(s.rules)), prog: p, rows: make(map[uint32][]uint32)}
+		for m := s.members; len(m) > 0; m = m[2+2*m[1]:] {
+			x.rows[m[0]] = m[2 : 2+2*m[1]]
+		}
 		for i, r := range s.rules {
 			x.norms[i], _ = r.Match.norm()
 		}
@@ -153,6 +156,8 @@ type shadows struct {
 	norms []norm
 	wins  []bool
 	prog  prog
+
+	rows map[uint32][]uint32 // by table, see details.members
 	flattener
 }
 
@@ -172,7 +177,7 @@ func (x *shadows) ranks(v uint32) (ranks []uint32) {
 		tables = append(tables, v)
 	}
 	for _, o := range tables {
-		for rows := x.prog.rows(o); len(rows) > 1; rows = rows[2:] {
+		for rows := x.rows[o]; len(rows) > 1; rows = rows[2:] {
 			for r := rows[0]; r < rows[1]; r++ {
 				ranks = append(ranks, r)
 			}

@@ -31,7 +31,7 @@ func (t *Table[V]) index(r *Rule[V], f family) *vips[V] {
 // Lookup returns the value of the most specific rule that holds p.
 func (t *Table[V]) Lookup(p Packet) (v V, ok bool) {
 	if s, hit := t.find(&p, nil); hit != 0 {
-		return s.values[hit-1], true
+		return s.value(hit - 1), true
 	}
 	return v, false
 }

@@ -46,8 +46,13 @@ func newVIPs[V any](n int) vips[V] {
 	return v
 }
 
-// hashVIP folds a prefix to 64 bits. The multipliers are random odd numbers.
-func hashVIP(x u128, n uint8) uint64 {
+// hashVIP folds a prefix to 64 bits; for IPv4 no two prefixes have the same. The
+// multipliers are random odd numbers.
+func hashVIP(fam family, x u128, n uint8) uint64 {
+	if fam == v4 {
+		h := (x.lo<<8 | uint64(n)) * 0x9e3779b97f4a7c15
+		return (h ^ h>>32) * 0xd6e8feb86659fd93
+	}
 	hi, lo := bits.Mul64(x.hi^0x9e3779b97f4a7c15^uint64(n), x.lo^0xd6e8feb86659fd93)
 	return (hi ^ lo) * 0xa0761d6478bd642f
 }
@@ -55,7 +60,7 @@ func hashVIP(x u128, n uint8) uint64 {
 // owner returns the service of the longest prefix that holds x, or nil.
 func (v *vips[V]) owner(fam family, x u128) *service[V] {
 	for _, l := range v.lens {
-		if s := v.find(fam.mask(x, int(l.bits)), l.bits); s != nil {
+		if s := v.find(fam, fam.mask(x, int(l.bits)), l.bits); s != nil {
 			return s
 		}
 	}
@@ -63,16 +68,16 @@ func (v *vips[V]) owner(fam family, x u128) *service[V] {
 }
 
 // find returns the service of exactly the prefix of n bits at x, or nil.
-func (v *vips[V]) find(x u128, n uint8) *service[V] {
+func (v *vips[V]) find(fam family, x u128, n uint8) *service[V] {
 	if len(v.shards) == 0 {
 		return nil
 	}
-	h := hashVIP(x, n)
+	h := hashVIP(fam, x, n)
 	slots := v.shards[h>>v.shift].slots
 	mask := uint64(len(slots)) - 1
 	for i := h; len(slots) > 0; i++ {
 		s := &slots[i&mask]
-		if s.tag == h && s.svc != nil && s.svc.vip == x && s.svc.bits == n {
+		if s.tag == h && s.svc != nil && (fam == v4 || s.svc.vip == x && s.svc.bits == n) {
 			return s.svc
 		}
 		if s.svc == nil {
@@ -97,7 +102,7 @@ func (v *vips[V]) all(yield func(*service[V]) bool) bool {
 // insert adds a service whose prefix is not there yet. The shard is changed in place:
 // it must not be shared.
 func (v *vips[V]) insert(s *service[V]) {
-	h := hashVIP(s.vip, s.bits)
+	h := hashVIP(s.fam, s.vip, s.bits)
 	v.shards[h>>v.shift].insert(slot[V]{h, s})
 	v.count++
 	v.countLen(s.bits, 1)
@@ -145,14 +150,14 @@ func (v *vips[V]) prepareChange(add int) {
 // replace adds s, in the place of the service that has its VIP if there is one. The lists
 // must be the caller's own; the shard is copied.
 func (v *vips[V]) replace(s *service[V]) {
-	v.remove(s.vip, s.bits)
+	v.remove(s.fam, s.vip, s.bits)
 	v.insert(s)
 }
 
 // remove takes out the service of a VIP, if there is one. The shard is copied in any
 // case. Linear probing wants all others put in anew, since the place may be on the way to theirs.
-func (v *vips[V]) remove(x u128, n uint8) {
-	d := &v.shards[hashVIP(x, n)>>v.shift]
+func (v *vips[V]) remove(fam family, x u128, n uint8) {
+	d := &v.shards[hashVIP(fam, x, n)>>v.shift]
 	old := d.slots
 	*d = shard[V]{slots: make([]slot[V], len(old))}
 	for _, o := range old {
