@@ -109,9 +109,9 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	rec := &p.slab.recs[r.record()]
 	if r.dir() == toNode {
 		p.release(rec.nodeNo)
-		if why == clienttable.Expired && rec.flags&isTCP != 0 {
-			p.closeAged(rec)
-		}
+	}
+	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.CompareAndSwap(0, 1) {
+		p.closeAged(rec)
 	}
 	other := rec.other(k.Protocol(), r.dir())
 	if rec.entries.Add(-1) <= 0 {

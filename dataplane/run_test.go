@@ -113,7 +113,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	vip := ap(fam.vip, 80)
 	start := p.now
 	var wg sync.WaitGroup
-	rounds := 300
+	rounds := 120
 	for i := range 3 {
 		w := p.NewWorker(Link{})
 		r := rand.New(rand.NewPCG(uint64(i), 1))

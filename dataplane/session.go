@@ -45,7 +45,7 @@ type record struct {
 	tcp     clienttable.TCPState
 
 	client, local wire.End
-	_             [4]byte
+	aged          atomic.Uint32 // 1 once the session was found to have aged
 }
 
 // Flags of a record.

@@ -28,6 +28,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	rec.touched[toNode].Store(w.tick)
 	rec.touched[toClient].Store(w.tick)
 	rec.entries.Store(1)
+	rec.aged.Store(0)
 
 	life := svc.timers.Life(pk.v.Proto, rec.vip.Port)
 	switch pk.v.Proto {
