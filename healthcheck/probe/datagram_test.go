@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -89,13 +90,13 @@ func TestUDP(t *testing.T) {
 			require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 			require.EqualError(t, res.Err, "udp: answer: connection refused")
 
-			var got []string
+			got := make(chan string, 10)
 			res = expect.Probe(within(t, timeout), udpServer(t, host, func(b []byte) [][]byte {
-				got = append(got, string(b))
+				got <- string(b)
 				return say("other", "pong!")(b)
 			}))
 			require.Equal(t, healthcheck.Pass, res.Verdict)
-			require.Equal(t, []string{"ping"}, got)
+			require.Equal(t, "ping", <-got)
 
 			res = expect.Probe(within(t, 300*time.Millisecond), udpServer(t, host, silent))
 			require.Equal(t, healthcheck.Fail, res.Verdict)
@@ -255,27 +256,33 @@ func TestDNSOddReplies(t *testing.T) {
 		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 	})
 	t.Run("answer to the third try", func(t *testing.T) {
-		tries := 0
+		var tries atomic.Int32
 		res := probe.DNS{Name: "a"}.Probe(within(t, 900*time.Millisecond), udpServer(t, "127.0.0.1", func(b []byte) [][]byte {
-			if tries++; tries < 3 {
+			if tries.Add(1) < 3 {
 				return nil
 			}
 			return [][]byte{dnsAnswer(b, zoneServer)}
 		}))
 		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
-		require.Equal(t, 3, tries)
+		require.EqualValues(t, 3, tries.Load())
 	})
 }
 
 // TestDNSNames shows what of a name is sent.
 func TestDNSNames(t *testing.T) {
 	t.Parallel()
-	ask := func(name string) (sent []byte, res healthcheck.Result) {
-		res = probe.DNS{Name: name}.Probe(within(t, timeout), udpServer(t, "127.0.0.1", func(b []byte) [][]byte {
-			sent = bytes.Clone(b)
+	ask := func(name string) ([]byte, healthcheck.Result) {
+		sent := make(chan []byte, 10)
+		res := probe.DNS{Name: name}.Probe(within(t, timeout), udpServer(t, "127.0.0.1", func(b []byte) [][]byte {
+			sent <- bytes.Clone(b)
 			return [][]byte{dnsAnswer(b, zoneServer)}
 		}))
-		return sent, res
+		select {
+		case b := <-sent:
+			return b, res
+		default:
+			return nil, res
+		}
 	}
 	for name, want := range map[string]string{
 		"example.jp.": "\x07example\x02jp\x00",

@@ -64,7 +64,18 @@ func (m memory) DialContext(_ context.Context, network, _ string) (net.Conn, err
 		defer server.Close()
 		m.serve(newPeer(&drip{server, m.pieces, m.every}))
 	}()
-	return client, nil
+	return patient{client}, nil
+}
+
+// patient has a pipe whose other end is closed behave as a socket does: only reading
+// tells.
+type patient struct{ net.Conn }
+
+func (c patient) SetDeadline(t time.Time) error {
+	if err := c.Conn.SetDeadline(t); !errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	return nil
 }
 
 // drip sends a few bytes at a time.

@@ -1,9 +1,11 @@
 package probe_test
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/md5"
 	"encoding/binary"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -83,15 +85,15 @@ func TestRADIUS(t *testing.T) {
 				deadline = 300 * time.Millisecond
 			}
 			for _, host := range loopbacks {
-				var got []byte
+				got := make(chan []byte, 10)
 				res := row.prober.Probe(within(t, deadline), udpServer(t, host, func(b []byte) [][]byte {
-					got = append(got[:0], b...)
+					got <- bytes.Clone(b)
 					return [][]byte{row.reply.answer(b)}
 				}))
 				if row.err == "" {
 					require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 					require.Contains(t, res.Note, row.note)
-					checkRADIUSRequest(t, got)
+					checkRADIUSRequest(t, <-got)
 				} else {
 					require.Equal(t, healthcheck.Fail, res.Verdict)
 					require.ErrorContains(t, res.Err, row.err)
@@ -114,15 +116,15 @@ func checkRADIUSRequest(t *testing.T, b []byte) {
 
 func TestRADIUSRetries(t *testing.T) {
 	t.Parallel()
-	var tries int
+	var tries atomic.Int32
 	res := probe.RADIUS{Key: key}.Probe(within(t, 900*time.Millisecond), udpServer(t, "127.0.0.1", func(b []byte) [][]byte {
-		if tries++; tries < 3 {
+		if tries.Add(1) < 3 {
 			return nil
 		}
 		return [][]byte{radiusReply{code: 2, key: key}.answer(b)}
 	}))
 	require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
-	require.Equal(t, 3, tries)
+	require.EqualValues(t, 3, tries.Load())
 
 	res = probe.RADIUS{Key: key}.Probe(within(t, timeout), closedUDP(t, "127.0.0.1"))
 	require.Equal(t, healthcheck.Fail, res.Verdict)
