@@ -35,10 +35,13 @@ func (t *leastTree) enter(i int) { t.win[t.base+uint32(i)].Store(uint32(i)) }
 
 func (t *leastTree) root() uint32 { return t.win[1].Load() }
 
-// update plays the matches of leaf i again.
+// update plays the matches of leaf i again, up to the first that it neither won before
+// nor wins now: nothing above depends on it.
 func (t *leastTree) update(g *group, i int) {
 	for n := (t.base + uint32(i)) / 2; n > 0; n /= 2 {
-		t.play(g, n)
+		if w, changed := t.play(g, n); !changed && w != uint32(i) {
+			return
+		}
 	}
 }
 
@@ -49,7 +52,8 @@ func (t *leastTree) updateAll(g *group) {
 	}
 }
 
-func (t *leastTree) play(g *group, n uint32) {
+// play stores the winner of match n and says whether it is another than before.
+func (t *leastTree) play(g *group, n uint32) (winner uint32, changed bool) {
 	for {
 		a, b := t.win[2*n].Load(), t.win[2*n+1].Load()
 		w := a
@@ -58,9 +62,11 @@ func (t *leastTree) play(g *group, n uint32) {
 		}
 		old := t.win[n].Load()
 		if old == w {
-			return
+			return w, changed
 		}
-		t.win[n].CompareAndSwap(old, w)
+		if t.win[n].CompareAndSwap(old, w) {
+			changed = true
+		}
 	}
 }
 

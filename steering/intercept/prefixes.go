@@ -7,19 +7,16 @@ import (
 	"slices"
 )
 
-// prefixes finds all networks of a set that contain an address, the longest first. It
-// searches the lengths in halves: a marker for a network lies at each length the search
-// passes on the way to it and remembers the longest network found so far, so that a
-// search takes log2 of the number of lengths in steps (Waldvogel et al., SIGCOMM 1997),
-// however many networks there are.
+// prefixes finds the longest network of a set that contains an address. The networks cut
+// the addresses into intervals, each with one answer: a search among their starts, of
+// which an index by the first 16 bits leaves few.
 type prefixes struct {
-	lengths []uint8 // ascending
-	table   hashTable
-	parent  []int32 // of each network: the next shorter one that contains it, or -1
-	root    int32   // the network of length 0, or -1
+	hi, lo []uint64 // starts, ascending; lo is nil for IPv4
+	id     []int32  // of the longest network there, -1 for none
+	index  []uint32 // first start with these 16 bits
 }
 
-// A bit string of up to 128 bits, left-aligned.
+// A word is an address of up to 128 bits, left-aligned.
 type word struct{ hi, lo uint64 }
 
 func wordOf(a netip.Addr) word {
@@ -31,112 +28,132 @@ func wordOf(a netip.Addr) word {
 	return word{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-func (w word) cut(n uint8) word {
+// after returns the first address behind the network of n bits at w, and whether there
+// is one.
+func (w word) after(n, width int) (word, bool) {
+	var step word
 	switch {
 	case n == 0:
-		return word{}
+		return word{}, false
 	case n <= 64:
-		return word{w.hi &^ (1<<(64-n) - 1), 0}
+		step.hi = 1 << (64 - n)
 	default:
-		return word{w.hi, w.lo &^ (1<<(128-n) - 1)}
+		step.lo = 1 << (128 - n)
 	}
+	lo, carry := bits.Add64(w.lo, step.lo, 0)
+	hi, over := bits.Add64(w.hi, step.hi, carry)
+	return word{hi, lo}, over == 0
 }
 
-type lengthWord struct {
-	w word
-	n uint8
+type numbered struct {
+	start word
+	bits  int
+	id    int32
 }
 
-// newPrefixes indexes networks of one family; network i has the number ids[i].
-func newPrefixes(nets []netip.Prefix, ids []int32, count int) *prefixes {
-	p := &prefixes{parent: make([]int32, count), root: -1}
-	exact := make(map[lengthWord]int32, len(nets))
+// newPrefixes indexes different networks of one family; network i has the number
+// ids[i]. It notes in parent the next shorter network around each.
+func newPrefixes(nets []netip.Prefix, ids, parent []int32, width int) *prefixes {
+	sorted := make([]numbered, len(nets))
 	for i, n := range nets {
-		l := uint8(n.Bits())
-		exact[lengthWord{wordOf(n.Addr()), l}] = ids[i]
-		if l == 0 {
-			p.root = ids[i]
-		} else {
-			p.lengths = append(p.lengths, l)
+		sorted[i] = numbered{wordOf(n.Addr()), n.Bits(), ids[i]}
+	}
+	slices.SortFunc(sorted, func(a, b numbered) int {
+		switch {
+		case a.start.hi != b.start.hi:
+			return sign(a.start.hi < b.start.hi)
+		case a.start.lo != b.start.lo:
+			return sign(a.start.lo < b.start.lo)
+		}
+		return a.bits - b.bits
+	})
+	p := &prefixes{hi: []uint64{0}, id: []int32{-1}}
+	v6 := width > 32
+	if v6 {
+		p.lo = []uint64{0}
+	}
+	emit := func(w word, id int32) {
+		if n := len(p.hi) - 1; p.hi[n] == w.hi && (!v6 || p.lo[n] == w.lo) {
+			p.id[n] = id
+			return
+		}
+		p.hi, p.id = append(p.hi, w.hi), append(p.id, id)
+		if v6 {
+			p.lo = append(p.lo, w.lo)
 		}
 	}
-	slices.Sort(p.lengths)
-	p.lengths = slices.Compact(p.lengths)
-	// longest network within the first n bits of w
-	longest := func(w word, n uint8) int32 {
-		for i := len(p.lengths) - 1; i >= 0; i-- {
-			if l := p.lengths[i]; l <= n {
-				if id, ok := exact[lengthWord{w.cut(l), l}]; ok {
-					return id
-				}
-			}
+	// The stack holds the networks around the present place.
+	var stack []numbered
+	top := func() int32 {
+		if len(stack) == 0 {
+			return -1
 		}
-		return p.root
+		return stack[len(stack)-1].id
 	}
-	marks := make(map[lengthWord]int32, 2*len(nets))
-	for i, n := range nets {
-		l, w := uint8(n.Bits()), wordOf(n.Addr())
-		if l == 0 {
-			p.parent[ids[i]] = -1
-			continue
-		}
-		p.parent[ids[i]] = longest(w, l-1)
-		lo, hi := 0, len(p.lengths)-1
-		for lo <= hi {
-			mid := int(uint(lo+hi) >> 1)
-			m := p.lengths[mid]
-			if m > l {
-				hi = mid - 1
-				continue
+	leave := func(until *word) {
+		for len(stack) > 0 {
+			t := stack[len(stack)-1]
+			end, ok := t.start.after(t.bits, width)
+			if until != nil && (!ok || until.hi < end.hi || until.hi == end.hi && until.lo < end.lo) {
+				return
 			}
-			key := lengthWord{w.cut(m), m}
-			if _, ok := marks[key]; !ok {
-				marks[key] = longest(key.w, m)
+			stack = stack[:len(stack)-1]
+			if ok {
+				emit(end, top())
 			}
-			if m == l {
-				break
-			}
-			lo = mid + 1
 		}
 	}
-	p.table = newHashTable(len(marks))
-	for k, id := range marks {
-		p.table.put(tableKey{k.w.hi, k.w.lo, uint64(k.n)}, id)
+	for _, n := range sorted {
+		leave(&n.start)
+		parent[n.id] = top()
+		emit(n.start, n.id)
+		stack = append(stack, n)
+	}
+	leave(nil)
+	p.index = make([]uint32, 1<<16+1)
+	at := 0
+	for k := range p.index {
+		for at < len(p.hi) && p.hi[at]>>48 < uint64(k) {
+			at++
+		}
+		p.index[k] = uint32(at)
 	}
 	return p
 }
 
-// lookup returns the longest network that contains the address, or -1. The others
-// follow by parent.
-func (p *prefixes) lookup(w word) int32 {
-	best := p.root
-	lo, hi := 0, len(p.lengths)-1
-	for lo <= hi {
-		mid := int(uint(lo+hi) >> 1)
-		m := p.lengths[mid]
-		c := w.cut(m)
-		if id, ok := p.table.get(tableKey{c.hi, c.lo, uint64(m)}); ok {
-			best = id
-			lo = mid + 1
-		} else {
-			hi = mid - 1
-		}
+func sign(less bool) int {
+	if less {
+		return -1
 	}
-	return best
+	return 1
 }
 
-// A hashTable is an immutable map to int32 with open addressing, at most half full.
+// lookup returns the longest network that contains the address, or -1.
+func (p *prefixes) lookup(w word) int32 {
+	k := w.hi >> 48
+	// The start looked for is among these, or the one before them.
+	lo, hi := p.index[k], p.index[k+1]
+	for lo < hi {
+		mid := (lo + hi) >> 1
+		if p.hi[mid] < w.hi || p.hi[mid] == w.hi && (p.lo == nil || p.lo[mid] <= w.lo) {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return p.id[lo-1]
+}
+
+// A hashTable is an immutable map from pairs of small numbers to int32 with open
+// addressing, at most half full.
 type hashTable struct {
 	slots []tableSlot
 	shift uint8
 }
 
-type tableKey [3]uint64
-
 type tableSlot struct {
-	key  tableKey
-	v    int32
-	used bool
+	key uint64
+	v   int32 // 0 is an empty slot, else the value + 1
 }
 
 func newHashTable(n int) hashTable {
@@ -144,29 +161,23 @@ func newHashTable(n int) hashTable {
 	return hashTable{make([]tableSlot, 1<<b), uint8(64 - b)}
 }
 
-func (t *hashTable) start(k *tableKey) uint64 {
-	hi, lo := bits.Mul64(k[0]^0x9E3779B97F4A7C15, k[1]^0xBF58476D1CE4E5B9)
-	h := (hi ^ lo ^ k[2]) * 0x94D049BB133111EB
-	return (h ^ h>>32) * 0x9E3779B97F4A7C15 >> t.shift
-}
-
-func (t *hashTable) put(k tableKey, v int32) {
+func (t *hashTable) put(k uint64, v int32) {
 	mask := uint64(len(t.slots) - 1)
-	for s := t.start(&k); ; s = (s + 1) & mask {
-		if !t.slots[s].used {
-			t.slots[s] = tableSlot{k, v, true}
+	for s := k * 0x9E3779B97F4A7C15 >> t.shift; ; s = (s + 1) & mask {
+		if t.slots[s].v == 0 {
+			t.slots[s] = tableSlot{k, v + 1}
 			return
 		}
 	}
 }
 
-func (t *hashTable) get(k tableKey) (int32, bool) {
+func (t *hashTable) get(k uint64) (int32, bool) {
 	mask := uint64(len(t.slots) - 1)
-	for s := t.start(&k); ; s = (s + 1) & mask {
-		if slot := &t.slots[s]; !slot.used {
+	for s := k * 0x9E3779B97F4A7C15 >> t.shift; ; s = (s + 1) & mask {
+		if slot := &t.slots[s]; slot.v == 0 {
 			return 0, false
 		} else if slot.key == k {
-			return slot.v, true
+			return slot.v - 1, true
 		}
 	}
 }

@@ -1,34 +1,52 @@
 package intercept
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
 
-// services is the network services table, compiled. A packet finds the networks of its
-// two addresses, then looks up each pair of them, in both directions; only rows of that
-// very pair of networks are left, indexed by port. So the cost depends on how deep the
-// networks are nested, not on the number of rows.
+// services is the network services table, compiled. A packet finds the networks around
+// its two addresses, then the cells of each pair of them, in both directions; a cell has
+// only rows of that very pair, indexed by port. A network that is in few cells lists
+// them; only pairs of two networks that are in many are looked up one by one. So the
+// cost depends on how deep the networks are nested, not on the number of rows.
 type services struct {
 	rows    []Row
 	v4, v6  *prefixes
-	asA     []bool // by network: some row has it as A
-	asB     []bool
-	cells   hashTable // (A, B, protocol) → index of cells
-	list    []cell
-	tcp     bool // some row asks for TCP or UDP alone
-	both    bool // some row is for both
-	compile int  // rows in force
+	parent  []int32 // of each network: the next shorter one around it, or -1
+	nets    []network
+	links   []link    // lists of the networks
+	cells   hashTable // (A, B) → first of the pair's cells, for pairs of two large networks
+	list    []cell    // cells of one pair lie side by side
+	compile int       // rows in force
 }
+
+// A network lists the pairs it is in as A, and as B, unless it is in many.
+type network struct {
+	a, b span
+	bigA bool
+	bigB bool
+}
+
+type span struct{ from, to uint32 }
+
+// A link is a pair of networks in the list of one of them.
+type link struct{ other, cell int32 }
+
+// large is how many pairs a network lists at most.
+const large = 16
 
 // A cell is the rows of one pair of networks and one protocol. Rows are numbers in the
 // order of the table.
 type cell struct {
-	all  int32 // first row without ports, noRow if none
-	a, b steps // rows with ports at one end only
-	ab   []int32
-	abAt hashTable // single ports at both ends → row
-	abOK bool
+	proto uint8 // 0 for both
+	last  bool  // the pair has no further cell
+	all   int32 // first row without ports, noRow if none
+	a, b  steps // rows with ports at one end only
+	ab    []int32
+	abAt  hashTable // single ports at both ends → row
+	abOK  bool
 }
 
 const noRow = int32(1<<31 - 1)
@@ -124,32 +142,9 @@ func newServices(rows []Row) *services {
 	}
 	zero4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	zero6 := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	type key struct {
-		a, b  int32
-		proto uint8
-	}
-	type build struct{ all, a, b, ab []portRow }
-	cells := map[key]*build{}
-	var order []key
+	var places []place
 	add := func(a, b netip.Prefix, r *Row, i int32) {
-		k := key{number(a), number(b), r.Protocol}
-		c := cells[k]
-		if c == nil {
-			c = new(build)
-			cells[k] = c
-			order = append(order, k)
-		}
-		pa, pb := r.A.Ports, r.B.Ports
-		switch {
-		case pa.any() && pb.any():
-			c.all = append(c.all, portRow{row: i})
-		case pb.any():
-			c.a = append(c.a, portRow{pa, i})
-		case pa.any():
-			c.b = append(c.b, portRow{pb, i})
-		default:
-			c.ab = append(c.ab, portRow{row: i})
-		}
+		places = append(places, place{number(a), number(b), r.Protocol, i})
 	}
 	for i := range rows {
 		r := &rows[i]
@@ -157,8 +152,6 @@ func newServices(rows []Row) *services {
 			continue
 		}
 		t.compile++
-		t.tcp = t.tcp || r.Protocol != 0
-		t.both = t.both || r.Protocol == 0
 		a, b := r.A.Net, r.B.Net
 		switch {
 		case a.IsValid() && b.IsValid():
@@ -172,22 +165,110 @@ func newServices(rows []Row) *services {
 			add(zero6, zero6, r, int32(i))
 		}
 	}
-	t.v4 = newPrefixes(nets4, ids4, len(ids))
-	t.v6 = newPrefixes(nets6, ids6, len(ids))
-	t.asA, t.asB = make([]bool, len(ids)), make([]bool, len(ids))
-	t.cells = newHashTable(len(order))
-	for n, k := range order {
-		t.asA[k.a], t.asB[k.b] = true, true
-		b := cells[k]
-		c := cell{all: noRow, a: newSteps(b.a), b: newSteps(b.b)}
-		if len(b.all) > 0 {
-			c.all = b.all[0].row
-		}
-		c.pairs(rows, b.ab)
-		t.list = append(t.list, c)
-		t.cells.put(tableKey{uint64(k.a), uint64(k.b), uint64(k.proto)}, int32(n))
-	}
+	t.parent = make([]int32, len(ids))
+	t.v4 = newPrefixes(nets4, ids4, t.parent, 32)
+	t.v6 = newPrefixes(nets6, ids6, t.parent, 128)
+	t.link(places, len(ids))
 	return t
+}
+
+// A place is where a row goes: the cell of two networks and a protocol.
+type place struct {
+	a, b  int32
+	proto uint8
+	row   int32
+}
+
+// link makes the cells, and finds each pair a list.
+func (t *services) link(places []place, networks int) {
+	slices.SortFunc(places, func(x, y place) int {
+		return cmp.Or(cmp.Compare(x.a, y.a), cmp.Compare(x.b, y.b), cmp.Compare(x.proto, y.proto), cmp.Compare(x.row, y.row))
+	})
+	type pair struct{ a, b, cell int32 }
+	var pairs []pair
+	for len(places) > 0 {
+		p := places[0]
+		n := 1
+		for n < len(places) && places[n].a == p.a && places[n].b == p.b && places[n].proto == p.proto {
+			n++
+		}
+		if k := len(pairs) - 1; k >= 0 && pairs[k].a == p.a && pairs[k].b == p.b {
+			t.list[len(t.list)-1].last = false
+		} else {
+			pairs = append(pairs, pair{p.a, p.b, int32(len(t.list))})
+		}
+		t.list = append(t.list, newCell(t.rows, places[:n]))
+		places = places[n:]
+	}
+	t.nets = make([]network, networks)
+	countA, countB := make([]uint32, networks), make([]uint32, networks)
+	for _, p := range pairs {
+		countA[p.a]++
+		countB[p.b]++
+	}
+	both := 0
+	listed := func(p pair) (asA, asB bool) {
+		asA = countA[p.a] <= large
+		return asA, !asA && countB[p.b] <= large
+	}
+	sizeA, sizeB := make([]uint32, networks), make([]uint32, networks)
+	for _, p := range pairs {
+		switch asA, asB := listed(p); {
+		case asA:
+			sizeA[p.a]++
+		case asB:
+			sizeB[p.b]++
+		default:
+			both++
+		}
+	}
+	at := uint32(0)
+	for i := range t.nets {
+		n := &t.nets[i]
+		n.bigA, n.bigB = countA[i] > large, countB[i] > large
+		n.a = span{at, at}
+		at += sizeA[i]
+		n.b = span{at, at}
+		at += sizeB[i]
+	}
+	t.links = make([]link, at)
+	t.cells = newHashTable(both)
+	for _, p := range pairs {
+		switch asA, asB := listed(p); {
+		case asA:
+			s := &t.nets[p.a].a
+			t.links[s.to] = link{p.b, p.cell}
+			s.to++
+		case asB:
+			s := &t.nets[p.b].b
+			t.links[s.to] = link{p.a, p.cell}
+			s.to++
+		default:
+			t.cells.put(uint64(p.a)<<32|uint64(p.b), p.cell)
+		}
+	}
+}
+
+func newCell(rows []Row, places []place) cell {
+	c := cell{proto: places[0].proto, last: true, all: noRow}
+	var a, b []portRow
+	var ab []int32
+	for _, p := range places {
+		pa, pb := rows[p.row].A.Ports, rows[p.row].B.Ports
+		switch {
+		case pa.any() && pb.any():
+			c.all = min(c.all, p.row)
+		case pb.any():
+			a = append(a, portRow{pa, p.row})
+		case pa.any():
+			b = append(b, portRow{pb, p.row})
+		default:
+			ab = append(ab, p.row)
+		}
+	}
+	c.a, c.b = newSteps(a), newSteps(b)
+	c.pairs(rows, ab)
+	return c
 }
 
 func zeroOf(p, zero4, zero6 netip.Prefix) netip.Prefix {
@@ -198,20 +279,20 @@ func zeroOf(p, zero4, zero6 netip.Prefix) netip.Prefix {
 }
 
 // pairs indexes rows with ports at both ends: single ports by hash, ranges in order.
-func (c *cell) pairs(rows []Row, ab []portRow) {
+func (c *cell) pairs(rows []Row, ab []int32) {
 	if len(ab) == 0 {
 		return
 	}
-	single := map[tableKey]int32{}
-	for _, p := range ab {
-		a, b := rows[p.row].A.Ports, rows[p.row].B.Ports
+	single := map[uint64]int32{}
+	for _, row := range ab {
+		a, b := rows[row].A.Ports, rows[row].B.Ports
 		if a.First == a.Last && b.First == b.Last {
-			k := tableKey{uint64(a.First), uint64(b.First)}
+			k := uint64(a.First)<<16 | uint64(b.First)
 			if _, ok := single[k]; !ok {
-				single[k] = p.row
+				single[k] = row
 			}
 		} else {
-			c.ab = append(c.ab, p.row)
+			c.ab = append(c.ab, row)
 		}
 	}
 	if len(single) > 0 {
@@ -227,7 +308,7 @@ func (c *cell) pairs(rows []Row, ab []portRow) {
 func (c *cell) first(rows []Row, pa, pb uint16) int32 {
 	best := min(c.all, c.a.first(pa), c.b.first(pb))
 	if c.abOK {
-		if row, ok := c.abAt.get(tableKey{uint64(pa), uint64(pb)}); ok {
+		if row, ok := c.abAt.get(uint64(pa)<<16 | uint64(pb)); ok {
 			best = min(best, row)
 		}
 	}
@@ -253,40 +334,100 @@ func (t *services) lookup(proto uint8, src, dst netip.AddrPort) int {
 	if !sa.Is4() {
 		p = t.v6
 	}
-	if sa.Is4() != da.Is4() || !sa.IsValid() {
+	if sa.Is4() != da.Is4() || !sa.IsValid() || proto != tcp && proto != udp {
 		return -1
 	}
-	best := noRow
-	s0, d0 := p.lookup(wordOf(sa)), p.lookup(wordOf(da))
-	for s := s0; s >= 0; s = p.parent[s] {
-		for d := d0; d >= 0; d = p.parent[d] {
-			if t.asA[s] && t.asB[d] {
-				best = min(best, t.cell(s, d, proto, src.Port(), dst.Port()))
-			}
-			if t.asA[d] && t.asB[s] {
-				best = min(best, t.cell(d, s, proto, dst.Port(), src.Port()))
-			}
-		}
-	}
-	if best == noRow {
+	q := query{t: t, proto: proto, best: noRow}
+	q.src.fill(t, p.lookup(wordOf(sa)), src.Port())
+	q.dst.fill(t, p.lookup(wordOf(da)), dst.Port())
+	q.ask(&q.src, &q.dst)
+	q.ask(&q.dst, &q.src)
+	if q.best == noRow {
 		return -1
 	}
-	return int(best)
+	return int(q.best)
 }
 
-func (t *services) cell(a, b int32, proto uint8, pa, pb uint16) int32 {
-	best := noRow
-	if t.both && (proto == tcp || proto == udp) {
-		if n, ok := t.cells.get(tableKey{uint64(a), uint64(b), 0}); ok {
-			best = t.list[n].first(t.rows, pa, pb)
+// A query is one look-up.
+type query struct {
+	t        *services
+	src, dst around
+	proto    uint8
+	best     int32
+}
+
+// around is the networks around one end of a packet, the longest first: one at most of
+// each length.
+type around struct {
+	nets [129]int32
+	n    int
+	port uint16
+}
+
+func (a *around) fill(t *services, net int32, port uint16) {
+	a.port = port
+	for ; net >= 0; net = t.parent[net] {
+		a.nets[a.n] = net
+		a.n++
+	}
+}
+
+func (a *around) has(net int32) bool {
+	for _, n := range a.nets[:a.n] {
+		if n == net {
+			return true
 		}
 	}
-	if t.tcp {
-		if n, ok := t.cells.get(tableKey{uint64(a), uint64(b), uint64(proto)}); ok {
-			best = min(best, t.list[n].first(t.rows, pa, pb))
+	return false
+}
+
+// ask looks for rows with x at end A and y at end B.
+func (q *query) ask(x, y *around) {
+	t := q.t
+	big := false
+	for _, a := range x.nets[:x.n] {
+		n := &t.nets[a]
+		big = big || n.bigA
+		for _, l := range t.links[n.a.from:n.a.to] {
+			if y.has(l.other) {
+				q.cell(l.cell, x.port, y.port)
+			}
 		}
 	}
-	return best
+	if !big {
+		return
+	}
+	for _, b := range y.nets[:y.n] {
+		n := &t.nets[b]
+		for _, l := range t.links[n.b.from:n.b.to] {
+			if x.has(l.other) {
+				q.cell(l.cell, x.port, y.port)
+			}
+		}
+		if !n.bigB {
+			continue
+		}
+		for _, a := range x.nets[:x.n] {
+			if t.nets[a].bigA {
+				if c, ok := t.cells.get(uint64(a)<<32 | uint64(b)); ok {
+					q.cell(c, x.port, y.port)
+				}
+			}
+		}
+	}
+}
+
+// cell takes the cells of one pair into account.
+func (q *query) cell(i int32, pa, pb uint16) {
+	for ; ; i++ {
+		c := &q.t.list[i]
+		if c.proto == 0 || c.proto == q.proto {
+			q.best = min(q.best, c.first(q.t.rows, pa, pb))
+		}
+		if c.last {
+			return
+		}
+	}
 }
 
 // matches is the obvious way to test one row.
