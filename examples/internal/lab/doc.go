@@ -10,4 +10,7 @@
 // makes it of goroutines with a small TCP and UDP of their own, which build real packets, verify
 // every checksum of those they get, and exchange them over an in-memory device. Programs that use
 // [Host] run on both unchanged.
+//
+// It is glue for the examples and no part of the library; alone among them it borrows the
+// namespaces of this repository's tests (internal/netns).
 package lab
