@@ -72,7 +72,7 @@ func (p *Pool) newHandle(n Node) (*handle, error) {
 func (p *Pool) publish(now time.Time) {
 	v := p.build(now)
 	p.view.Store(v)
-	// Counts that changed while the tournament was set up played in the old one.
+	// Counts that changed while the tournament was set up were played in the old one.
 	if v.metric == LeastConns {
 		for _, pl := range v.plans {
 			for _, g := range pl.groups {
@@ -89,7 +89,23 @@ func (p *Pool) publish(now time.Time) {
 // Pick chooses a node for a new session and counts the session on it. It returns
 // ErrNoNode, ErrOverload or ErrPressure when there is none. It takes no lock and does
 // not allocate.
-func (p *Pool) Pick(k Key) (NodeID, error) { return p.view.Load().pick(&k, nil) }
+func (p *Pool) Pick(k Key) (NodeID, error) {
+	v := p.view.Load()
+	id, err := v.pick(&k, nil)
+	if err == nil && p.view.Load() != v {
+		p.recount(id)
+	}
+	return id, err
+}
+
+// recount plays the matches of a node in the view in force, after its count changed.
+// Whoever changes a count does it once the change is done: a view swapped in later looks
+// at all counts itself when it is in force, so none is missed.
+func (p *Pool) recount(id NodeID) {
+	if e := p.view.Load().entry(id); e != nil {
+		e.matches()
+	}
+}
 
 // Explain says what Pick would do for k now, and counts nothing.
 func (p *Pool) Explain(k Key) Explanation {
@@ -123,7 +139,7 @@ func (p *Pool) acquire(id NodeID, optimized bool) bool {
 	if !e.h.start(limit) {
 		return false
 	}
-	e.matches()
+	p.recount(id)
 	return true
 }
 
@@ -135,22 +151,26 @@ func (p *Pool) Adopt(id NodeID) bool {
 		return false
 	}
 	e.h.start(0)
-	e.matches()
+	p.recount(id)
 	return true
 }
 
 // Release gives a session back that Pick, Acquire or Adopt counted. Sessions of nodes
 // that are gone went with them: releasing them does nothing.
 func (p *Pool) Release(id NodeID) {
-	e := p.view.Load().entry(id)
+	v := p.view.Load()
+	e := v.entry(id)
 	if e == nil {
 		return
 	}
 	e.h.end()
-	if e.g[0] != nil || e.g[1] != nil {
-		// A view swapped in meanwhile looks at all counts once it is in force; so the
-		// one loaded before the count changed is good enough.
-		e.matches()
+	if w := p.view.Load(); w.metric == LeastConns {
+		if w != v {
+			e = w.entry(id)
+		}
+		if e != nil {
+			e.matches()
+		}
 	}
 }
 

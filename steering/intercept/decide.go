@@ -240,7 +240,7 @@ func (e *Engine) choose(v *view, p *Packet, rule int, tr *tracer) (Decision, boo
 		for _, i := range targets {
 			n := &v.nodes[i]
 			// A node that takes no new clients still takes those it has.
-			mine := n.state == steering.AdminSessionsShutdown && by[n.id] > 0
+			mine := n.up && n.state == steering.AdminSessionsShutdown && by[n.id] > 0
 			if !n.usable && !mine || refused[i] {
 				continue
 			}

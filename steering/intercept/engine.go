@@ -69,6 +69,7 @@ type node struct {
 	level    steering.Level
 	state    steering.Availability
 	limit    int
+	up       bool
 	usable   bool // may take new optimised sessions
 }
 
@@ -175,7 +176,7 @@ func (e *Engine) publish(rules bool) {
 	for id, st := range e.pool.All() {
 		n := node{
 			id: id, name: st.Node.Name, side: c.Nodes[i].Side, level: st.Pressure, state: st.State, limit: st.Node.MaxSessions,
-			capacity: st.Node.Capacity,
+			capacity: st.Node.Capacity, up: st.Up,
 		}
 		if n.capacity == 0 {
 			n.capacity = max(st.Node.Weight, 1)

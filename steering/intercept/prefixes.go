@@ -9,11 +9,11 @@ import (
 
 // prefixes finds the longest network of a set that contains an address. The networks cut
 // the addresses into intervals, each with one answer: a search among their starts, of
-// which an index by the first 16 bits leaves few.
+// which, when they are many, an index by the first 16 bits leaves few.
 type prefixes struct {
 	hi, lo []uint64 // starts, ascending; lo is nil for IPv4
 	id     []int32  // of the longest network there, -1 for none
-	index  []uint32 // first start with these 16 bits
+	index  []uint32 // first start with these 16 bits, or nil
 }
 
 // A word is an address of up to 128 bits, left-aligned.
@@ -110,6 +110,9 @@ func newPrefixes(nets []netip.Prefix, ids, parent []int32, width int) *prefixes 
 		stack = append(stack, n)
 	}
 	leave(nil)
+	if len(p.hi) < 256 {
+		return p
+	}
 	p.index = make([]uint32, 1<<16+1)
 	at := 0
 	for k := range p.index {
@@ -130,9 +133,12 @@ func sign(less bool) int {
 
 // lookup returns the longest network that contains the address, or -1.
 func (p *prefixes) lookup(w word) int32 {
-	k := w.hi >> 48
-	// The start looked for is among these, or the one before them.
-	lo, hi := p.index[k], p.index[k+1]
+	lo, hi := uint32(1), uint32(len(p.hi))
+	if p.index != nil {
+		// The start looked for is among these, or the one before them.
+		k := w.hi >> 48
+		lo, hi = p.index[k], p.index[k+1]
+	}
 	for lo < hi {
 		mid := (lo + hi) >> 1
 		if p.hi[mid] < w.hi || p.hi[mid] == w.hi && (p.lo == nil || p.lo[mid] <= w.lo) {

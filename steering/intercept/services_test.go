@@ -179,3 +179,54 @@ func FuzzServices(f *testing.F) {
 		}
 	})
 }
+
+// Both the search among all starts and that by the index.
+func TestPrefixes(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	for _, n := range []int{0, 1, 5, 100, 3000} {
+		for _, v6 := range []bool{false, true} {
+			width := 32
+			if v6 {
+				width = 128
+			}
+			seen := map[netip.Prefix]bool{}
+			var nets []netip.Prefix
+			var ids []int32
+			wide := func() netip.Addr {
+				a := randomAddr(r, v6)
+				if r.IntN(2) == 0 {
+					b := a.AsSlice()
+					b[r.IntN(len(b))] = byte(r.IntN(256))
+					a, _ = netip.AddrFromSlice(b)
+				}
+				return a
+			}
+			for range n {
+				p := netip.PrefixFrom(wide(), r.IntN(width+1)).Masked()
+				if !seen[p] {
+					seen[p] = true
+					nets, ids = append(nets, p), append(ids, int32(len(ids)))
+				}
+			}
+			parent := make([]int32, len(ids))
+			p := newPrefixes(nets, ids, parent, width)
+			for range 2000 {
+				a := wide()
+				longest := func(below int) int32 {
+					best := int32(-1)
+					for i, n := range nets {
+						if n.Contains(a) && n.Bits() < below && (best < 0 || n.Bits() > nets[best].Bits()) {
+							best = int32(i)
+						}
+					}
+					return best
+				}
+				want := longest(129)
+				require.Equal(t, want, p.lookup(wordOf(a)), a)
+				if want >= 0 {
+					require.Equal(t, longest(nets[want].Bits()), parent[want])
+				}
+			}
+		}
+	}
+}
