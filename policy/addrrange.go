@@ -7,8 +7,9 @@ import (
 )
 
 // AddrRange is an inclusive range of client addresses of one family. The zero AddrRange
-// matches any client. IPv4-mapped IPv6 addresses count as IPv4. AddrRanges are
-// comparable; a prefix and a from–to that hold the same addresses are equal.
+// matches any client. IPv4-mapped IPv6 addresses count as IPv4; [PrefixRange] and
+// [ParseAddrRange] write them so. AddrRanges are comparable: a prefix and a from–to that hold the
+// same addresses are equal.
 type AddrRange struct{ First, Last netip.Addr }
 
 // PrefixRange returns the addresses of a prefix, host bits ignored. The zero Prefix

@@ -7,7 +7,7 @@ import (
 )
 
 // With returns a table that has rules as well. Only the VIPs they name are compiled
-// again; t stays valid, and the two share the rest. Faults are those of [Compile],
+// again, each as a whole; t stays valid, and the two share the rest. Faults are those of [Compile],
 // where rules that t has already have index -1.
 func (t *Table[V]) With(rules ...Rule[V]) (*Table[V], error) {
 	return t.change(nil, rules)

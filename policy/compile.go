@@ -47,17 +47,14 @@ func Compile[V any](cfg *Config, rules ...Rule[V]) (*Table[V], error) {
 			compareEntries(a, b),
 		)
 	})
-	for i := range t.live {
-		for j := range t.live[i] {
-			t.live[i][j] = newVIPs[V](countVIPs(entries, func(e *entry[V]) bool {
-				return !e.rule.Disabled && e.rule.Internal == (i == 1) && e.norm.fam == family(j+1)
-			}))
+	counts := make(map[*vips[V]]int)
+	for i := range entries {
+		if e := &entries[i]; i == 0 || !e.same(&entries[i-1]) {
+			counts[t.index(e.rule, e.norm.fam)]++
 		}
 	}
-	for j := range t.off {
-		t.off[j] = newVIPs[V](countVIPs(entries, func(e *entry[V]) bool {
-			return e.rule.Disabled && e.norm.fam == family(j+1)
-		}))
+	for v, n := range counts {
+		*v = newVIPs[V](n)
 	}
 	b := builder{strict: t.cfg.StrictTier}
 	for len(entries) > 0 {
@@ -99,15 +96,6 @@ func (e *entry[V]) same(o *entry[V]) bool {
 }
 
 func (e *entry[V]) enabledInternal() bool { return e.rule.Internal && !e.rule.Disabled }
-
-func countVIPs[V any](entries []entry[V], ok func(*entry[V]) bool) (n int) {
-	for i := range entries {
-		if ok(&entries[i]) && (i == 0 || !entries[i].same(&entries[i-1])) {
-			n++
-		}
-	}
-	return n
-}
 
 // prepare checks each rule on its own and its name against names, to which it is added.
 // The rules are copied in normal form.

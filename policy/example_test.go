@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -105,6 +106,29 @@ func ExampleResolver() {
 	// Output:
 	// false
 	// dns farm true
+}
+
+func ExampleTable_With() {
+	old, err := policy.Compile(nil, rule("web", "192.0.2.80 tcp/80", "web farm"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	table, err := old.With(rule("mail", "192.0.2.80 tcp/25", "mail farm"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(old.Len(), table.Len())
+
+	_, err = table.With(rule("mail2", "192.0.2.80 tcp/25", "other farm"))
+	var fault *policy.RuleError
+	if errors.As(err, &fault) {
+		fmt.Println(fault.Name, "collides with", fault.Other, "for", fault.Witness)
+	}
+	// Output:
+	// 1 2
+	// mail2 collides with mail for tcp 0.0.0.0:40000 > 192.0.2.80:25
 }
 
 func ExampleMatch_Relate() {

@@ -42,7 +42,7 @@ func (n *names[V]) insert(r *Rule[V]) (other *Rule[V]) {
 		return other
 	}
 	if *m == nil {
-		*m = make(map[string]*Rule[V])
+		*m = make(map[string]*Rule[V], namesPerShard)
 	}
 	(*m)[r.Name] = r
 	return nil
