@@ -19,6 +19,8 @@ type options struct {
 const (
 	shortest = 6 * time.Second
 	longest  = time.Hour
+
+	validDurations = "6s to 1h"
 )
 
 const help = `Usage: quickstart [flags]
@@ -31,7 +33,7 @@ another, and changes weights meanwhile. Nothing outside the program is touched, 
 The exit status is 0 if everything shown really happened, 1 if not, 2 for bad flags, 130 after Ctrl-C.
 
 Flags:
-  -duration D   how long the story takes, %v to %v (default %v)
+  -duration D   how long the story takes, %s (default %v)
   -json         print only a report in JSON, at the end
   -memory       play in memory, also where the kernel would permit namespaces and a TUN device
   -seed N       of what clients ask for and in which order, 0 to 2^64-1 (default 1)
@@ -56,14 +58,14 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		_, err := fmt.Fprintf(out, help, shortest, longest, defaultDuration)
+		_, err := fmt.Fprintf(out, help, validDurations, defaultDuration)
 		return o, errors.Join(errHelp, err)
 	case err != nil:
-		return o, fmt.Errorf("%w (valid: -duration %v to %v, -json, -memory, -seed 0 to 2^64-1, -h)", err, shortest, longest)
+		return o, fmt.Errorf("%w (valid: -duration %s, -json, -memory, -seed 0 to 2^64-1, -h)", err, validDurations)
 	case fs.NArg() > 0:
 		return o, fmt.Errorf("argument %q: none is expected, only flags; see -h", fs.Arg(0))
 	case o.duration < shortest || o.duration > longest:
-		return o, fmt.Errorf("-duration %v: must be %v to %v", o.duration, shortest, longest)
+		return o, fmt.Errorf("-duration %v: must be %s", o.duration, validDurations)
 	}
 	return o, nil
 }
