@@ -3,6 +3,7 @@ package sslpersist
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,9 +88,9 @@ type Conn[N comparable] struct {
 	counted  bool // a failure was counted
 	bound    bool
 	node     N
-	pending  SessionID           // issued, the handshake is not yet ended
-	stale    bool                // the ID shown is bound to a node that is down
-	staleKey [maxOffers + 1]bool // likewise the key name of an offer
+	pending  SessionID          // issued, the handshake is not yet ended
+	stale    SessionID          // the ID shown that is bound to a node that is down
+	staleKey [maxOffers]KeyName // likewise the key names offered
 	uses     [maxUses]use[N]
 	nuses    int
 }
@@ -98,6 +99,7 @@ type Conn[N comparable] struct {
 // [Settings.ClientAddr].
 func (f *Farm[N]) Open(client netip.Addr) *Conn[N] {
 	c := &Conn[N]{farm: f, client: client.Unmap().WithZone("")}
+	c.h.client.pool, c.h.server.pool = &f.pool, &f.pool
 	c.again.Store(always)
 	return c
 }
@@ -106,9 +108,13 @@ func (f *Farm[N]) Open(client netip.Addr) *Conn[N] {
 // complete, then hellos and errors as [Handshake.Client] does. With any other error the
 // connection is to be placed by Choose all the same: nothing will be found but the
 // client's address.
+//
+// The slices of a hello are valid until the next call of Client or Bind: one that came in
+// pieces lies in memory lent by the farm.
 func (c *Conn[N]) Client(chunk []byte) (ClientHello, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.h.client.giveBack()
 	hello, err := c.h.Client(chunk)
 	if err != nil && !errors.Is(err, ErrShort) && !c.counted {
 		c.counted = true
@@ -137,8 +143,10 @@ func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.farm
-	follow := func(n N, by Basis, count *atomic.Uint64, stale *bool) (Choice[N], bool) {
-		*stale = false
+	c.stale, c.staleKey = SessionID{}, [maxOffers]KeyName{}
+	down := false
+	follow := func(n N, by Basis, count *atomic.Uint64) (Choice[N], bool) {
+		down = false
 		switch available(n) {
 		case Up:
 		case AtLimit:
@@ -148,7 +156,7 @@ func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N
 			}
 		default:
 			f.stats.down.Add(1)
-			*stale = true
+			down = true
 			return Choice[N]{}, false
 		}
 		count.Add(1)
@@ -158,26 +166,30 @@ func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N
 		if id := c.h.hello.SessionID; !id.IsZero() {
 			if n, ok := f.ids.PeekAt(now, id); !ok {
 				f.stats.unknown.Add(1)
-			} else if choice, ok := follow(n, BySession, &f.stats.bySession, &c.stale); ok {
+			} else if choice, ok := follow(n, BySession, &f.stats.bySession); ok {
 				return choice
+			} else if down {
+				c.stale = id
 			}
 		}
 		for i := 0; f.keys != nil && i < int(c.h.noffers); i++ {
-			if n, ok := f.keys.PeekAt(now, f.keys.Name(c.h.offers[i])); ok {
-				if choice, ok := follow(n, ByTicket, &f.stats.byTicket, &c.staleKey[i]); ok {
+			name := f.keys.Name(c.h.offers[i])
+			if n, ok := f.keys.PeekAt(now, name); ok {
+				if choice, ok := follow(n, ByTicket, &f.stats.byTicket); ok {
 					return choice
+				} else if down {
+					c.staleKey[i] = name
 				}
 			}
 		}
 	}
 	if f.addrs != nil && c.client.IsValid() && !f.off.Load() {
-		var gone bool
 		k := addrKey(c.client)
 		if n, ok := f.addrs.lookup(&k, f.addrs.nano(now), false); ok {
-			if choice, ok := follow(n, ByAddr, &f.stats.byAddr, &gone); ok {
+			if choice, ok := follow(n, ByAddr, &f.stats.byAddr); ok {
 				return choice
 			}
-			if gone {
+			if down {
 				f.addrs.remove(&k)
 			}
 		}
@@ -193,11 +205,12 @@ func (c *Conn[N]) Bind(now time.Time, n N) {
 	defer c.mu.Unlock()
 	f := c.farm
 	c.bound, c.node = true, n
+	c.h.client.giveBack()
 	if f.off.Load() {
 		return
 	}
 	if id := c.h.hello.SessionID; c.h.greeted && !id.IsZero() {
-		if c.stale && f.ids.LearnAt(now, id, n) == nil {
+		if c.stale == id && f.ids.LearnAt(now, id, n) == nil {
 			f.stats.rebound.Add(1)
 		}
 		if f.ids.RefreshAt(now, id, n) {
@@ -238,6 +251,7 @@ func (c *Conn[N]) Server(now time.Time, chunk []byte) (ServerHello, error) {
 		c.counted = true
 		c.farm.stats.noReply.Add(1)
 	}
+	c.h.server.giveBack()
 	c.done.Store(c.h.Done())
 	return reply, err
 }
@@ -262,11 +276,11 @@ func (c *Conn[N]) take(now time.Time, l Lesson) {
 		if f.keys == nil {
 			return
 		}
-		rebind := false
 		name := f.keys.Name(l.Ticket)
-		for i := range int(c.h.noffers) {
-			rebind = rebind || c.staleKey[i] && f.keys.Name(c.h.offers[i]) == name
+		if name.IsZero() {
+			return
 		}
+		rebind := slices.Contains(c.staleKey[:], name)
 		// A full table is counted there; the connection goes on.
 		if f.keys.LearnAt(now, l.Ticket, c.node, rebind) == nil {
 			c.keep(f.keys.e, name.k)

@@ -17,6 +17,7 @@ type Farm[N comparable] struct {
 	ids   *Table[N]
 	keys  *KeyTable[N] // nil without Tickets
 	addrs *engine[N]   // nil without ClientAddr
+	pool  buffers
 	stats farmCounters
 }
 

@@ -11,7 +11,8 @@ const (
 //
 // It follows until the rest is encrypted, then drops its buffers and costs nothing. A
 // second hello of the client, after a HelloRetryRequest or in the clear, is read too: it
-// changes no binding, but what it offers is what a later reply answers.
+// changes no binding, but what it offers is what a later reply answers. One that does not
+// wait for the reply to the first is passed over, since that reply is none to it.
 //
 // The zero Handshake is ready. It must not be copied after use, nor used concurrently.
 type Handshake struct {
@@ -33,7 +34,10 @@ type Handshake struct {
 
 // Reset makes h ready for another connection. It keeps the buffers.
 func (h *Handshake) Reset() {
-	*h = Handshake{client: stream{buf: h.client.buf[:0]}, server: stream{buf: h.server.buf[:0]}}
+	*h = Handshake{
+		client: stream{buf: h.client.buf[:0], pool: h.client.pool},
+		server: stream{buf: h.server.buf[:0], pool: h.server.pool},
+	}
 }
 
 // SetBuffer gives h memory for a hello of the client that does not lie in one record of
@@ -106,6 +110,7 @@ func (h *Handshake) clientEvent(ev event, hello *ClientHello) error {
 // greet remembers what a reply to this hello must be compared with.
 func (h *Handshake) greet(hello *ClientHello) {
 	h.greeted = true
+	h.client.deaf = true
 	h.hello = *hello
 	h.hello.ServerName, h.hello.Ticket, h.hello.alpn, h.hello.psks = nil, nil, nil, nil
 	h.noffers = 0
@@ -121,6 +126,7 @@ func (h *Handshake) greet(hello *ClientHello) {
 	}
 }
 
+// endClient drops the buffer, and does not give it back: a hello may still lie in it.
 func (h *Handshake) endClient() {
 	h.cdone = true
 	h.client.buf = nil
@@ -128,6 +134,9 @@ func (h *Handshake) endClient() {
 
 func (h *Handshake) endServer() {
 	h.sdone = true
+	if pool := h.server.pool; pool != nil && h.server.buf != nil {
+		pool.put(h.server.buf) // what was read of it is a copy
+	}
 	h.server.buf = nil
 }
 
@@ -198,6 +207,7 @@ func (h *Handshake) serverEvent(ev event) error {
 // answer draws the lessons from a ServerHello.
 func (h *Handshake) answer(reply ServerHello) {
 	h.reply = reply
+	h.client.deaf = false
 	if reply.HelloRetryRequest {
 		h.retried = true
 		return

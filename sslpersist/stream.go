@@ -1,9 +1,6 @@
 package sslpersist
 
-import (
-	"encoding/binary"
-	"slices"
-)
+import "encoding/binary"
 
 // Record types (RFC 8446, section 5.1).
 const (
@@ -53,18 +50,20 @@ type event struct {
 // chunks of any size, without reading a byte twice. A message that lies in one chunk and
 // one record is not copied. The zero stream reads what a client sends.
 type stream struct {
-	buf    []byte // a message in several pieces; its array is kept for the next one
-	left   int32  // bytes to come of the record whose header is complete
-	mleft  int32  // bytes to come of the message whose header is complete
-	server bool   // reads what a server sends
-	begun  bool   // the first record header was good
-	first  bool   // the first message header was good
-	v2     bool   // the first message is in the SSLv2 format
-	keep   bool   // the message at hand is wanted
-	dry    bool   // messages are followed, but not collected
-	nh     uint8  // bytes of hdr
-	nm     uint8  // bytes of mh
-	na     uint8  // bytes of alert
+	buf    []byte   // a message in several pieces; its array is kept for the next one
+	pool   *buffers // lends buf; nil: it is made
+	left   int32    // bytes to come of the record whose header is complete
+	mleft  int32    // bytes to come of the message whose header is complete
+	server bool     // reads what a server sends
+	begun  bool     // the first record header was good
+	first  bool     // the first message header was good
+	v2     bool     // the first message is in the SSLv2 format
+	keep   bool     // the message at hand is wanted
+	dry    bool     // messages are followed, but not collected
+	deaf   bool     // hellos of the client are passed over
+	nh     uint8    // bytes of hdr
+	nm     uint8    // bytes of mh
+	na     uint8    // bytes of alert
 	hdr    [recordHeader]byte
 	mh     [messageHeader]byte
 	alert  [2]byte
@@ -78,7 +77,7 @@ func (s *stream) next(b []byte) (ev event, err error) {
 			n, done := s.collect(b, len(b))
 			b = b[n:]
 			if done != nil {
-				s.v2, s.nh, s.keep = false, 0, false
+				s.v2, s.nh, s.keep, s.first = false, 0, false, true
 				return event{kind: evV2, body: done, count: whole - len(b)}, nil
 			}
 			continue
@@ -92,10 +91,11 @@ func (s *stream) next(b []byte) (ev event, err error) {
 			}
 			if s.v2 {
 				// The three bytes behind the length already belong to the message.
+				s.mleft = int32(s.hdr[0]&0x7f)<<8 | int32(s.hdr[1]) - 3
 				if !s.dry {
+					s.room(int(s.mleft) + 3)
 					s.buf = append(s.buf[:0], s.hdr[2:]...)
 				}
-				s.mleft = int32(s.hdr[0]&0x7f)<<8 | int32(s.hdr[1]) - 3
 			}
 			continue
 		}
@@ -267,7 +267,7 @@ func (s *stream) checkMessage() error {
 		s.keep = hello || typ == msgNewSessionTicket && fits
 		s.first = s.first || hello
 	} else {
-		if s.keep = typ == msgClientHello; s.keep && !fits {
+		if s.keep = typ == msgClientHello && !s.deaf; s.keep && !fits {
 			return ErrTooLarge
 		}
 		s.first = true
@@ -290,14 +290,31 @@ func (s *stream) collect(b []byte, limit int) (used int, done []byte) {
 		}
 		return n, b[:0:0]
 	}
-	// The length is what the sender says: room is made for a usual hello at once, for a
-	// large one as its bytes come.
-	if cap(s.buf) == 0 {
-		s.buf = slices.Grow(s.buf, min(n+int(s.mleft), 2048))
-	}
+	s.room(n + int(s.mleft))
 	s.buf = append(s.buf, b[:n]...)
 	if s.mleft > 0 {
 		return n, nil
 	}
 	return n, s.buf
+}
+
+// room sees to it that there is a buffer. The length is what the sender says: room is made
+// for a usual hello at once, for a large one as its bytes come.
+func (s *stream) room(n int) {
+	if cap(s.buf) > 0 {
+		return
+	}
+	if s.pool != nil {
+		s.buf = s.pool.get()
+		return
+	}
+	s.buf = make([]byte, 0, min(n, helloRoom))
+}
+
+// giveBack returns the buffer to the pool it came from, unless a message is half in it.
+func (s *stream) giveBack() {
+	if s.pool != nil && cap(s.buf) > 0 && s.nm == 0 && !s.v2 {
+		s.pool.put(s.buf)
+		s.buf = nil
+	}
 }
