@@ -134,6 +134,7 @@ func fill(size int, fills []filler, weights []uint64) []int16 {
 	}
 	type turn struct {
 		pos, skip    uint32
+		inverse      uint32 // of skip, once it is needed
 		quota        int32
 		index        int16
 		weight, next uint64
@@ -149,7 +150,12 @@ func fill(size int, fills []filler, weights []uint64) []int16 {
 	// Looking for a free slot is random access: a bitmap keeps it in the first cache.
 	taken := make([]uint64, (size+63)/64)
 	m := uint32(size)
-	for round := uint64(1); len(turns) > 0; round++ {
+	// When few are left, a node meets size/left taken slots before a free one, and it is
+	// cheaper to ask of each free slot how far along the permutation it lies. That half
+	// of all steps falls to the last slots shows in the harmonic series.
+	end := tail{m: m}
+	few := size / max(isqrt(size)*3/2, 1)
+	for left, round := size, uint64(1); len(turns) > 0; round++ {
 		done := false
 		for j := range turns {
 			t := &turns[j]
@@ -158,19 +164,23 @@ func fill(size int, fills []filler, weights []uint64) []int16 {
 			}
 			t.next += largest
 			p := t.pos
-			for taken[p>>6]>>(p&63)&1 != 0 {
-				p += t.skip
-				if p >= m {
-					p -= m
+			if left > few {
+				for taken[p>>6]>>(p&63)&1 != 0 {
+					p = wrap(p+t.skip, m)
 				}
+				taken[p>>6] |= 1 << (p & 63)
+			} else {
+				if end.free == nil {
+					end.collect(taken)
+				}
+				if t.inverse == 0 {
+					t.inverse = inverse(t.skip, m)
+				}
+				p = end.take(p, t.inverse)
 			}
-			taken[p>>6] |= 1 << (p & 63)
+			left--
 			table[p] = t.index
-			p += t.skip
-			if p >= m {
-				p -= m
-			}
-			t.pos = p
+			t.pos = wrap(p+t.skip, m)
 			if t.quota--; t.quota == 0 {
 				done = true
 			}
@@ -180,6 +190,68 @@ func fill(size int, fills []filler, weights []uint64) []int16 {
 		}
 	}
 	return table
+}
+
+// wrap takes p below 2m modulo m, without a branch the processor would guess wrong every
+// other time.
+func wrap(p, m uint32) uint32 {
+	p -= m
+	return p + m&uint32(int32(p)>>31)
+}
+
+// A tail is the last free slots of a table.
+type tail struct {
+	m    uint32
+	div  divider
+	free []uint32
+}
+
+func (t *tail) collect(taken []uint64) {
+	t.div = newDivider(uint64(t.m))
+	for s := range t.m {
+		if taken[s>>6]>>(s&63)&1 == 0 {
+			t.free = append(t.free, s)
+		}
+	}
+}
+
+// take returns the first free slot at or after pos along a permutation, given the
+// inverse of its skip: slot s lies (s - pos) / skip steps ahead, modulo the prime m.
+func (t *tail) take(pos, inverse uint32) uint32 {
+	best, first := 0, ^uint64(0)
+	for i, s := range t.free {
+		if n := t.div.mod(uint64(s+t.m-pos) * uint64(inverse)); n < first {
+			best, first = i, n
+		}
+	}
+	s := t.free[best]
+	last := len(t.free) - 1
+	t.free[best] = t.free[last]
+	t.free = t.free[:last]
+	return s
+}
+
+// inverse returns 1/a modulo the prime m, by Euclid's algorithm.
+func inverse(a, m uint32) uint32 {
+	r, next := int64(m), int64(a)
+	t, u := int64(0), int64(1)
+	for next != 0 {
+		q := r / next
+		r, next = next, r-q*next
+		t, u = u, t-q*u
+	}
+	if t < 0 {
+		t += int64(m)
+	}
+	return uint32(t)
+}
+
+func isqrt(n int) int {
+	r := 0
+	for (r+1)*(r+1) <= n {
+		r++
+	}
+	return r
 }
 
 // maxDraws bounds the draws for one slot; when all meet nodes that are down, the slot
@@ -240,9 +312,7 @@ func (t *MaglevTable) overlay(parts []uint8) []int16 {
 						live[s] = redraw(uint64(s))
 					}
 				}
-				if w.pos += w.skip; w.pos >= uint32(len(base)) {
-					w.pos -= uint32(len(base))
-				}
+				w.pos = wrap(w.pos+w.skip, uint32(len(base)))
 			}
 		}
 		return live

@@ -126,9 +126,10 @@ func TestMaglevOverlayWays(t *testing.T) {
 	some[7], some[200] = 0, FullPart/2
 	for s, i := range full.With(some...).live {
 		was := full.base[s]
-		if some[was] == FullPart {
+		switch some[was] {
+		case FullPart:
 			require.Equal(t, was, i)
-		} else if some[was] == 0 {
+		case 0:
 			require.NotEqual(t, was, i)
 		}
 	}
