@@ -27,6 +27,7 @@ import (
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/dataplane/tun"
 	"github.com/lbprim/lbprim/internal/netns"
+	"github.com/lbprim/lbprim/internal/rtnl"
 	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/policy"
 	"github.com/lbprim/lbprim/steering"
@@ -493,4 +494,49 @@ func TestNetnsChecksumsAreVerified(t *testing.T) {
 	for _, d := range w.devices {
 		require.NotZero(t, d.Stats().Written)
 	}
+}
+
+// TestNetnsServerFallsSilent: a host loses its power, so nothing of it ever answers. Its connections end by the
+// balancer's resets, each in answer to its client's next packet, not by the clients' patience.
+func TestNetnsServerFallsSilent(t *testing.T) {
+	w := newWorld(t, how{})
+	open := map[bool][]net.Conn{}
+	for _, v6 := range []bool{false, true} {
+		w.serve(t, 0, v6, 5005)
+		w.serve(t, 1, v6, 5005)
+		for range 4 {
+			c, server, err := w.dial(v6, 5005)
+			require.NoError(t, err)
+			defer c.Close()
+			open[server == 1] = append(open[server == 1], c)
+		}
+	}
+	require.Len(t, open[true], 4)
+	require.NoError(t, w.servers[1].Do(func() error {
+		i, err := rtnl.Index("eth0")
+		require.NoError(t, err)
+		return rtnl.SetUp(i, false)
+	}))
+	for _, v6 := range []bool{false, true} {
+		require.Positive(t, w.plane.SetUp(w.nodes[v6][1].Name, false))
+		for range 5 {
+			c, server, err := w.dial(v6, 5005)
+			require.NoError(t, err)
+			require.Zero(t, server)
+			c.Close()
+		}
+	}
+	for silent, conns := range open {
+		for _, c := range conns {
+			_, err := c.Write([]byte("x"))
+			require.NoError(t, err)
+			_, err = io.ReadFull(c, make([]byte, 1))
+			if silent {
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, w.plane.Stats().Resets, uint64(4))
 }
