@@ -21,8 +21,11 @@ func (w *Worker) hit(pk *packet, r ref) {
 		w.miss(pk)
 		return
 	}
-	if w.tick-rec.touched[dir].Load() >= svc.touch {
-		w.keepAlive(pk.v.Proto, rec, svc, dir)
+	if was := rec.alive[dir].Load(); w.tick-was > svc.touch/4 {
+		w.used(pk.v.Proto, rec, svc, dir, was)
+	}
+	if w.tick-rec.alive[dir^1].Load() >= svc.touch {
+		w.keepAlive(pk.v.Proto, rec, dir)
 	}
 	var waiting [][]byte
 	if pk.v.Mark&wire.Fragment != 0 {
@@ -121,19 +124,30 @@ func (w *Worker) translate(pk *packet, rec *record, dir uint32) bool {
 	return true
 }
 
-// keepAlive touches the entry of the other direction, and the association of the client: a
-// session with traffic in one direction only is alive all the same.
-func (w *Worker) keepAlive(proto uint8, rec *record, svc *service, dir uint32) {
+// used notes that a direction has had a packet, and now and then keeps the client's association alive for
+// as long as the session is.
+func (w *Worker) used(proto uint8, rec *record, svc *service, dir, was uint32) {
 	if w.tr != nil {
 		return
 	}
-	rec.touched[dir].Store(w.tick)
-	if rec.flags&oneWay == 0 {
-		w.p.sessions.LoadAt(w.now, rec.other(proto, dir))
+	rec.alive[dir].Store(w.tick)
+	if w.tick/svc.touch == was/svc.touch {
+		return
 	}
 	if a, ok := svc.association(rec.other(proto, toClient)); ok {
 		w.p.assocs.LoadAt(w.now, a)
 	}
+}
+
+// keepAlive touches the entry of the other direction, which has had no packet for a while: a session with traffic in
+// one direction only is alive all the same. The entries are touched together at the end of the chunk.
+func (w *Worker) keepAlive(proto uint8, rec *record, dir uint32) {
+	if w.tr != nil || rec.flags&oneWay != 0 || w.stale == len(w.others) {
+		return
+	}
+	rec.alive[dir^1].Store(w.tick)
+	w.others[w.stale] = rec.other(proto, dir)
+	w.stale++
 }
 
 // association returns the key under which the client of a flow to a VIP is remembered, if it is.

@@ -306,3 +306,29 @@ func TestSameClientPortByTwoVIPs(t *testing.T) {
 		require.EqualValues(t, 2, p.Stats().Sessions)
 	})
 }
+
+// TestAssociationLivesAsLongAsItsSessions keeps a session going in both directions, or one, for longer than
+// the idle time.
+func TestAssociationLivesAsLongAsItsSessions(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		for name, oneWay := range map[string]bool{"both directions": false, "one": true} {
+			t.Run(name, func(t *testing.T) {
+				p := newPlane(t, fam)
+				client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+				node := p.open(client)
+				for range 20 {
+					p.now = p.now.Add(20 * time.Second)
+					p.forwarded(tcp(node, client, "A", 501, 101, "x"), vip, client)
+					if !oneWay {
+						p.forwarded(tcp(client, vip, "A", 101, 501, "x"), client, node)
+					}
+					p.Step(p.now)
+				}
+				p.forwarded(tcp(client, vip, "A", 101, 501, "x"), client, node)
+				for port := range uint16(4) {
+					require.Equal(t, node, p.open(ap(fam.client, 41000+port)))
+				}
+			})
+		}
+	})
+}

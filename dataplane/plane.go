@@ -90,8 +90,10 @@ func (p *Plane) Close() error {
 	if !p.closed.CompareAndSwap(false, true) {
 		return nil
 	}
+	p.quiesce()
 	p.sessions.Clear()
 	p.free()
+	p.slab.forget()
 	return nil
 }
 
@@ -99,7 +101,7 @@ const ticksPerSecond = 16
 
 func ticks(d time.Duration) int64 { return int64(d / (time.Second / ticksPerSecond)) }
 
-// tick returns now as the clock of half.touched.
+// tick returns now as the clock of record.alive.
 func (p *Plane) tick(now time.Time) uint32 { return uint32(ticks(now.Sub(p.epoch))) }
 
 // removed is called for every session entry that leaves the table, for whatever reason: the

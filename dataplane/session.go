@@ -37,9 +37,9 @@ type record struct {
 	_         uint16
 	nodeNo    uint32 // in the Plane's list of nodes
 	service   uint32 // in the Plane's list of services
-	// touched is, by direction, when the entry of the other direction was last kept alive
-	// for the sake of this one, in ticks of the Plane's clock.
-	touched [2]atomic.Uint32
+	// alive is when the entry of a direction was last used or kept alive, in ticks of the Plane's
+	// clock, and never later than it was.
+	alive   [2]atomic.Uint32
 	entries atomic.Int32 // how many of the two are still in the table
 	lock    spinLock     // guards tcp
 	tcp     clienttable.TCPState
@@ -109,10 +109,13 @@ type slab struct {
 	limbo []uint32
 
 	crowded chan struct{} // tells that many records are in limbo
+	forget  func()        // gives the memory back, when no record is needed any more
 }
 
 func newSlab(n int) *slab {
-	return &slab{recs: make([]record, n), crowded: make(chan struct{}, 1)}
+	s := &slab{crowded: make(chan struct{}, 1)}
+	s.recs, s.forget = allocRecords(n, s)
+	return s
 }
 
 // alloc returns a record whose fields the caller sets, all of them.

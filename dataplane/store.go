@@ -25,8 +25,8 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 		rec.flags = oneWay
 		rec.tcp = clienttable.OneWayTCP()
 	}
-	rec.touched[toNode].Store(w.tick)
-	rec.touched[toClient].Store(w.tick)
+	rec.alive[toNode].Store(w.tick)
+	rec.alive[toClient].Store(w.tick)
 	rec.entries.Store(1)
 	rec.aged.Store(0)
 

@@ -44,6 +44,10 @@ type Worker struct {
 	found   [chunk]bool
 	who     [chunk]uint8 // the packet that keys[i] belongs to
 
+	// Entries to be kept alive, see keepAlive.
+	stale  int
+	others [chunk]clienttable.Flow
+
 	tr *tracer // nil unless somebody asks for an explanation
 }
 
@@ -129,7 +133,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 	for j := range n {
 		if w.found[j] {
 			r := w.refs[j]
-			sink += w.p.slab.recs[r.record()].touched[r.dir()].Load()
+			sink += w.p.slab.recs[r.record()].alive[r.dir()].Load()
 		}
 	}
 	w.stats.sink = sink
@@ -141,6 +145,10 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 		} else {
 			w.miss(pk)
 		}
+	}
+	if w.stale > 0 {
+		w.p.sessions.LoadBatch(w.now, w.others[:w.stale], w.refs[:], w.found[:])
+		w.stale = 0
 	}
 }
 

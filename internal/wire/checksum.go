@@ -25,8 +25,7 @@ func (s Sum) AddBytes(b []byte) Sum {
 // Fold returns the sum in 16 bits, not complemented.
 func (s Sum) Fold() uint16 {
 	x := uint64(s)
-	x = x>>32 + x&0xffffffff
-	x = x>>16 + x&0xffff
+	x = x>>48 + x>>32&0xffff + x>>16&0xffff + x&0xffff // four words at once: a short chain
 	x = x>>16 + x&0xffff
 	x = x>>16 + x&0xffff
 	return uint16(x)
@@ -69,11 +68,7 @@ func sumBytes(b []byte) uint64 {
 		s, c = bits.Add64(s, t, 0)
 		s += c
 	}
-	s = s>>32 + s&0xffffffff
-	s = s>>16 + s&0xffff
-	s = s>>16 + s&0xffff
-	s = s>>16 + s&0xffff
-	return uint64(bits.ReverseBytes16(uint16(s)))
+	return uint64(bits.ReverseBytes16(Sum(s).Fold()))
 }
 
 // Diff collects what changes under a checksum: the complements of old words and the new
