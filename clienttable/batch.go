@@ -20,55 +20,116 @@ func (t *Table[K, V]) LoadBatch(now time.Time, ks []K, vs []V, ok []bool) (hits 
 	}
 	vs, ok = vs[:len(ks)], ok[:len(ks)]
 	tick := t.tick(now)
-	var hs [batchMax]uint64
+	var at [batchMax]place
 	for len(ks) > 0 {
 		n := min(len(ks), batchMax)
-		h := hs[:n]
-		t.fetch(ks[:n], h)
-		for i := range h {
-			vs[i], ok[i] = t.load(h[i], &ks[i], tick, true)
-			if ok[i] {
+		t.fetch(ks[:n], &at)
+		for i := range n {
+			found := false
+			if at[i].slot != noSlot {
+				var r hitResult
+				vs[i], r = t.hit(at[i].slot, &ks[i], tick, true)
+				found = r == hitYes
+			}
+			if !found {
+				vs[i], found = t.load(at[i].hash, &ks[i], tick, true)
+			}
+			ok[i] = found
+			if found {
 				hits++
 			}
 			if t.count {
-				t.countLookup(h[i], ok[i])
+				t.countLookup(at[i].hash, found)
 			}
 		}
 		ks, vs, ok = ks[n:], vs[n:], ok[n:]
 	}
+	runtime.KeepAlive(t)
 	return hits
 }
 
+// place is where a key of a batch probably is.
+type place struct {
+	hash          uint64
+	first, second uint32 // its groups
+	slot          uint32
+	tag           uint16
+}
+
+const noSlot = 1<<32 - 1
+
 // fetch hashes keys and touches the memory that their look-ups will need: first
-// all tags, then all slots, so that the waits of one kind overlap.
-func (t *Table[K, V]) fetch(ks []K, hs []uint64) {
+// the tags of all, then the slots of all. The loops that touch do nothing else: the
+// processor looks only some hundred instructions ahead for accesses to overlap.
+func (t *Table[K, V]) fetch(ks []K, at *[batchMax]place) {
 	var sink uint64
 	for i := range ks {
-		h := t.hashOf(&ks[i])
-		hs[i] = h
-		no, g, _ := t.home(h)
-		sink += atomic.LoadUint64((*uint64)(t.tagPtr(t.shards[no].first/groupSlots + g)))
-	}
-	for _, h := range hs {
-		no, g, tag := t.home(h)
+		p := &at[i&(batchMax-1)]
+		p.hash = t.hashOf(&ks[i])
+		no, g, tag := t.home(p.hash)
 		base := t.shards[no].first / groupSlots
-		if slot, ok := t.candidate(base+g, tag); ok {
-			sink += atomic.LoadUint64(t.metaOf(slot))
-		} else if slot, ok := t.candidate(base+t.other(g, tag), tag); ok {
+		p.first, p.second, p.tag = base+g, base+t.other(g, tag), tag
+	}
+	for i := range ks {
+		sink += atomic.LoadUint64((*uint64)(t.tagPtr(at[i&(batchMax-1)].first)))
+	}
+	var rest [batchMax]uint8
+	n := 0
+	for i := range ks {
+		p := &at[i&(batchMax-1)]
+		if p.slot = t.candidate(p.first, p.tag); p.slot == noSlot {
+			rest[n&(batchMax-1)] = uint8(i)
+			n++
+		}
+	}
+	for i := range n {
+		sink += atomic.LoadUint64((*uint64)(t.tagPtr(at[rest[i&(batchMax-1)]&(batchMax-1)].second)))
+	}
+	for i := range n {
+		p := &at[rest[i&(batchMax-1)]&(batchMax-1)]
+		p.slot = t.candidate(p.second, p.tag)
+	}
+	for i := range ks {
+		if slot := at[i&(batchMax-1)].slot; slot != noSlot {
 			sink += atomic.LoadUint64(t.metaOf(slot))
 		}
 	}
 	runtime.KeepAlive(sink)
 }
 
-// candidate returns the first slot of a group whose tag fits.
-func (t *Table[K, V]) candidate(group uint32, tag uint16) (slot uint32, ok bool) {
+// candidate returns the first slot of a group whose tag fits, or noSlot.
+func (t *Table[K, V]) candidate(group uint32, tag uint16) uint32 {
 	p := t.tagPtr(group)
-	if m := lanes(atomic.LoadUint64((*uint64)(p)), tag); m != 0 {
-		return group*groupSlots + uint32(bits.TrailingZeros64(m))>>4, true
+	a := lanes(atomic.LoadUint64((*uint64)(p)), tag)
+	b := lanes(atomic.LoadUint64((*uint64)(unsafe.Add(p, 8))), tag)
+	// One bit per slot, without a branch that nobody can foresee.
+	m := a>>15&laneOnes | b>>14&(laneOnes<<1)
+	if m == 0 {
+		return noSlot
 	}
-	if m := lanes(atomic.LoadUint64((*uint64)(unsafe.Add(p, 8))), tag); m != 0 {
-		return group*groupSlots + 4 + uint32(bits.TrailingZeros64(m))>>4, true
+	at := uint32(bits.TrailingZeros64(m))
+	return group*groupSlots + at>>4 + at&1<<2
+}
+
+// warm touches the memory that a change of a key will need, before the lock is
+// taken: a locked instruction would make the accesses wait for each other.
+func (t *Table[K, V]) warm(h uint64) {
+	no, g, tag := t.home(h)
+	base := t.shards[no].first / groupSlots
+	first, second := base+g, base+t.other(g, tag)
+	sink := atomic.LoadUint64((*uint64)(t.tagPtr(second)))
+	slot := t.candidate(first, tag)
+	if slot == noSlot {
+		slot = t.candidate(second, tag)
 	}
-	return 0, false
+	if slot == noSlot {
+		slot = t.candidate(first, 0) // where a new entry would go
+	}
+	if slot == noSlot {
+		slot = t.candidate(second, 0)
+	}
+	if slot != noSlot {
+		sink += atomic.LoadUint64(t.metaOf(slot))
+	}
+	runtime.KeepAlive(sink)
 }

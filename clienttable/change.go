@@ -29,8 +29,7 @@ func (t *Table[K, V]) LoadAndDeleteAt(now time.Time, k K) (v V, ok bool) {
 
 // take removes k.
 func (t *Table[K, V]) take(now int64, k *K, why Reason) (v V, ok bool) {
-	_, home, tag := t.home(t.hashOf(k))
-	s := t.lock(k)
+	s, home, tag := t.lock(k)
 	slot, found := t.find(s, home, tag, k)
 	if !found {
 		t.unlock(s)
@@ -98,8 +97,7 @@ func (t *Table[K, V]) SetLife(now time.Time, k K, l Life) bool {
 
 // alter changes the life of an entry.
 func (t *Table[K, V]) alter(now int64, k *K, change func(Life) Life) bool {
-	_, home, tag := t.home(t.hashOf(k))
-	s := t.lock(k)
+	s, home, tag := t.lock(k)
 	slot, found := t.find(s, home, tag, k)
 	if !found {
 		t.unlock(s)
@@ -161,8 +159,7 @@ func (t *Table[K, V]) lifeOf(m uint64) Life {
 // it must be fast and must not use the table.
 func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) bool {
 	tick := t.tick(now)
-	_, home, tag := t.home(t.hashOf(&k))
-	s := t.lock(&k)
+	s, home, tag := t.lock(&k)
 	slot, found := t.find(s, home, tag, &k)
 	if !found {
 		t.unlock(s)
@@ -203,10 +200,12 @@ func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) 
 	return true
 }
 
-// lock locks the shard of a key.
-func (t *Table[K, V]) lock(k *K) *shard[K, V] {
-	no, _, _ := t.home(t.hashOf(k))
-	s := &t.shards[no]
+// lock locks the shard of a key, and returns its home group and tag.
+func (t *Table[K, V]) lock(k *K) (s *shard[K, V], home uint32, tag uint16) {
+	h := t.hashOf(k)
+	t.warm(h)
+	no, home, tag := t.home(h)
+	s = &t.shards[no]
 	s.mu.Lock()
-	return s
+	return s, home, tag
 }

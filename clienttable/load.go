@@ -13,9 +13,10 @@ func (t *Table[K, V]) Load(k K) (v V, ok bool) { return t.LoadAt(time.Now(), k) 
 
 // LoadAt is [Table.Load] at a time.
 func (t *Table[K, V]) LoadAt(now time.Time, k K) (v V, ok bool) {
-	v, ok = t.load(t.hashOf(&k), &k, t.tick(now), true)
+	h := t.hashOf(&k)
+	v, ok = t.load(h, &k, t.tick(now), true)
 	if t.count {
-		t.countLookup(t.hashOf(&k), ok)
+		t.countLookup(h, ok)
 	}
 	return
 }
@@ -109,13 +110,23 @@ const (
 func (t *Table[K, V]) hit(slot uint32, k *K, now int64, touch bool) (v V, r hitResult) {
 	meta := t.metaOf(slot)
 	m := atomic.LoadUint64(meta)
-	if !t.sameKey(slot, k) {
+	if t.packed && unsafe.Sizeof(*k) == 40 { // as sameKey does, without a call
+		a, b := (*[5]uint64)(unsafe.Add(unsafe.Pointer(meta), 8)), (*[5]uint64)(unsafe.Pointer(k))
+		if atomic.LoadUint64(&a[4])^b[4]|atomic.LoadUint64(&a[1])^b[1]|atomic.LoadUint64(&a[3])^b[3]|
+			atomic.LoadUint64(&a[0])^b[0]|atomic.LoadUint64(&a[2])^b[2] != 0 {
+			return v, hitNo
+		}
+	} else if !t.sameKey(slot, k) {
 		return v, hitNo
 	}
 	if m&metaLive == 0 {
 		return v, hitRetry
 	}
-	v = t.value(slot)
+	if t.packed { // as value does
+		readWords(unsafe.Pointer(&v), unsafe.Add(unsafe.Pointer(meta), 8+uintptr(roundUp8(unsafe.Sizeof(*k)))), unsafe.Sizeof(v))
+	} else {
+		v = t.value(slot)
+	}
 	if metaGone(m, now) {
 		r = hitGone
 	} else if gone := t.gone.Load(); gone != nil && gone.has(t.cfg.Owner(v), t.birth(slot)) {

@@ -1,6 +1,7 @@
 package clienttable
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func TestConcurrent(t *testing.T) {
 			var gone [keys]atomic.Int64
 			var stored [keys]atomic.Int64
 			tab, err := New(&Config[Flow, session]{
-				MaxEntries: size, Layout: layout, Full: EvictOldest, TTL: time.Second,
+				MaxEntries: size, Layout: layout, Full: EvictOldest, TTL: time.Second, ChangeLog: 64,
 				Owner: func(s session) uint32 { return s.owner },
 				OnRemove: func(k Flow, s session, why Reason) {
 					if !s.fits(s.key) || k != flowOf(s.key) {
@@ -126,6 +127,17 @@ func TestConcurrent(t *testing.T) {
 						seen[k] = true
 					}
 					tab.LenAt(now())
+					if layout == Packed {
+						var buf bytes.Buffer
+						if _, err := tab.WriteSnapshot(now(), &buf); err != nil {
+							t.Error(err)
+						}
+						other := must(New(&Config[Flow, session]{MaxEntries: size}))
+						if _, err := other.ReadSnapshot(now(), &buf); err != nil {
+							t.Error(err)
+						}
+						other.Close()
+					}
 					tab.Stats()
 				}
 			})

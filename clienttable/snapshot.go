@@ -262,8 +262,7 @@ func (t *Table[K, V]) restore(res *Restored, now int64, k *K, v *V, left int64, 
 
 // shorten sets the time until an entry expires, once, without a change of its TTL.
 func (t *Table[K, V]) shorten(now int64, k *K, left int64) {
-	_, home, tag := t.home(t.hashOf(k))
-	s := t.lock(k)
+	s, home, tag := t.lock(k)
 	defer t.unlock(s)
 	slot, ok := t.find(s, home, tag, k)
 	if !ok {

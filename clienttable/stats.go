@@ -112,8 +112,7 @@ type Info struct {
 // Info returns what is known about k, and leaves its idle time alone.
 func (t *Table[K, V]) Info(now time.Time, k K) (v V, in Info, ok bool) {
 	tick := t.tick(now)
-	_, home, tag := t.home(t.hashOf(&k))
-	s := t.lock(&k)
+	s, home, tag := t.lock(&k)
 	defer t.unlock(s)
 	slot, ok := t.find(s, home, tag, &k)
 	if !ok {

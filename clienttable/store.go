@@ -74,6 +74,7 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 		return actual, loaded, nil
 	}
 	reserved := false
+	t.warm(h)
 	for {
 		s.mu.Lock()
 		if s.closed {
