@@ -288,7 +288,8 @@ func (t *MaglevTable) overlay(parts []uint8) []int16 {
 		for range maxDraws {
 			x = x*6364136223846793005 + 1442695040888963407
 			d := reduce(x, m)
-			if j := base[d]; keep(d, j) {
+			j := base[d]
+			if parts[j] == FullPart || parts[j] > 0 && keep(d, j) {
 				return j
 			}
 		}

@@ -450,7 +450,7 @@ func TestHeader(t *testing.T) {
 	require.Equal(t, []byte{0x20, 0, 0x86, 0xdd, 0xde, 0xad, 0xbe, 0xef, 0x60, 1, 2, 3}, b)
 	id, ether, rest, err := ParseHeader(b)
 	require.NoError(t, err)
-	require.EqualValues(t, 0xdeadbeef, id)
+	require.Equal(t, ChannelID(0xdeadbeef), id)
 	require.EqualValues(t, EtherIPv6, ether)
 	require.Equal(t, payload, rest)
 	for n := range HeaderLen {
