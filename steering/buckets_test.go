@@ -122,7 +122,7 @@ func change(r *rand.Rand, shares []Share) []Share {
 
 // At most twice the minimum moves, in 99 of 100 random changes.
 func TestBucketsMoveFew(t *testing.T) {
-	for _, tt := range []struct{ buckets, nodes, trials int }{{256, 4, 1000}, {256, 8, 2000}, {4096, 20, 100}} {
+	for _, tt := range []struct{ buckets, nodes, trials int }{{256, 4, 500}, {256, 8, 1000}, {4096, 20, 50}} {
 		t.Run(fmt.Sprintf("%d buckets, up to %d nodes", tt.buckets, tt.nodes), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			over, sum, least := 0, 0, 0
@@ -144,7 +144,7 @@ func TestBucketsMoveFew(t *testing.T) {
 				sum, least = sum+moves, least+minimum
 			}
 			t.Logf("moves %.2f of the minimum, %.2f%% of changes over twice", float64(sum)/float64(least), 100*float64(over)/float64(tt.trials))
-			require.LessOrEqual(t, over, tt.trials/100)
+			require.LessOrEqual(t, over, max(tt.trials/100, 1))
 		})
 	}
 }

@@ -137,8 +137,11 @@ func TestPressure(t *testing.T) {
 			a, b := id(t, p, "a"), id(t, p, "b")
 			release := m != LeastConns && m != RandomTwo // theirs are shares of open sessions
 			share := func(optimized bool) float64 {
-				n, first := 0, 0
-				for i := range 30000 {
+				n, first, flows := 0, 0, 30000
+				if optimized {
+					flows = 2000
+				}
+				for i := range flows {
 					k := client(i)
 					k.Optimized = optimized
 					id, err := p.Pick(k)

@@ -26,7 +26,7 @@ func evenShares(n int) []Share {
 
 func TestMaglevExactAndIndependentOfOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	for range 30 {
+	for range 10 {
 		shares := randomShares(r, 1+r.IntN(40))
 		table := newTable(t, 65537, shares...)
 		want := names(table.Slots(), shares)

@@ -64,7 +64,7 @@ func simulate(t *testing.T, m Metric) []simRow {
 		ns = append(ns, Node{Name: fmt.Sprintf("sh%d", i+1), Weight: c, Capacity: c, Backup: i == 4, MaxSessions: c})
 	}
 	s := &simulation{
-		pool: newPool(t, &Config{Metric: m, SlowStart: 30 * time.Second, Interval: simStep * time.Second}, ns...),
+		pool: newPool(t, &Config{Metric: m, SlowStart: 30 * time.Second, Interval: simStep * time.Second, TableSize: 4099}, ns...),
 		rand: rand.New(rand.NewPCG(42, uint64(m))), now: time.Unix(0, 0),
 	}
 	ids := make([]NodeID, len(ns))
