@@ -2,6 +2,7 @@ package sslpersist
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -156,7 +157,7 @@ func TestOddRecords(t *testing.T) {
 			for _, step := range []int{1, 2, 3, 7, 64} {
 				var p Parser
 				err := ErrShort
-				for b := c.in; len(b) > 0 && err == ErrShort; b = b[min(step, len(b)):] {
+				for b := c.in; len(b) > 0 && errors.Is(err, ErrShort); b = b[min(step, len(b)):] {
 					_, err = p.Client(b[:min(step, len(b))])
 				}
 				require.ErrorIs(t, err, c.want, "in steps of %d", step)

@@ -98,7 +98,7 @@ type Conn[N comparable] struct {
 // Open begins a connection of a client. Its address matters only with
 // [Settings.ClientAddr].
 func (f *Farm[N]) Open(client netip.Addr) *Conn[N] {
-	c := &Conn[N]{farm: f, client: client.Unmap().WithZone("")}
+	c := &Conn[N]{farm: f, client: client}
 	c.h.client.pool, c.h.server.pool = &f.pool, &f.pool
 	c.again.Store(always)
 	return c
@@ -184,13 +184,12 @@ func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N
 		}
 	}
 	if f.addrs != nil && c.client.IsValid() && !f.off.Load() {
-		k := addrKey(c.client)
-		if n, ok := f.addrs.lookup(&k, f.addrs.nano(now), false); ok {
+		if n, ok := f.addrs.PeekAt(now, c.client); ok {
 			if choice, ok := follow(n, ByAddr, &f.stats.byAddr); ok {
 				return choice
 			}
 			if down {
-				f.addrs.remove(&k)
+				f.addrs.Delete(c.client)
 			}
 		}
 	}
@@ -225,8 +224,8 @@ func (c *Conn[N]) Bind(now time.Time, n N) {
 	if f.addrs != nil && c.client.IsValid() {
 		// A binding to a node at its limit stays: the client may be back when it is not.
 		k := addrKey(c.client)
-		if other, _ := f.addrs.store(&k, n, f.addrs.nano(now), true, true); !other {
-			c.keep(f.addrs, k)
+		if other, err := f.addrs.e.store(&k, n, f.addrs.e.nano(now), true, true); !other && err == nil {
+			c.keep(f.addrs.e, k)
 		}
 	}
 	c.again.Store(always)

@@ -24,6 +24,7 @@ type engine[N comparable] struct {
 	slots  atomic.Int64  // entries, expired and forgotten ones included
 	feed   *feed[N]      // nil without one
 	stats  counters
+	want   uint64 // length of the keys, 0 is any
 }
 
 // counters are what TableStats is made of.
@@ -60,7 +61,13 @@ func newEngine[N comparable](entries int, ttl func(N) time.Duration, remember in
 	return e
 }
 
-func (e *engine[N]) nano(t time.Time) int64 { return int64(t.Sub(e.epoch)) }
+// horizon bounds times to 73 years before and after the epoch, so that no difference of
+// two overflows: the zero time.Time, for one, is further away.
+const horizon = 1 << 61
+
+func (e *engine[N]) nano(t time.Time) int64 {
+	return min(max(int64(t.Sub(e.epoch)), -horizon), horizon)
+}
 
 func (e *engine[N]) time(nano int64) time.Time { return e.epoch.Add(time.Duration(nano)) }
 
@@ -133,7 +140,7 @@ func (e *engine[N]) touch(s *shard, slot uint32, o *owner[N], now int64, tell bo
 	if tell && e.feed != nil {
 		// A peer hears of uses, but not of each: eight times in an idle time.
 		if step := max(1, o.ttl.Load()/8); before/step != en.last/step {
-			e.feed.add(OpRefresh, en.key(), o.node, e.time(en.last))
+			e.feed.add(OpRefresh, en.key(), o, e.time(en.last))
 		}
 	}
 }
@@ -198,9 +205,12 @@ func (e *engine[N]) store(k *key, n N, now int64, keep, tell bool) (moved bool, 
 	last := s.at(slot).last
 	s.lower(expiry(last, o.ttl.Load()))
 	o.count.Add(1)
+	if o.gone.Load() {
+		s.due.Store(always) // forgotten meanwhile, and its hurry may be over
+	}
 	e.stats.learned.Add(1)
 	if tell && e.feed != nil {
-		e.feed.add(OpLearn, *k, n, e.time(last))
+		e.feed.add(OpLearn, *k, o, e.time(last))
 	}
 	s.mu.Unlock()
 	return false, nil
@@ -223,9 +233,10 @@ func (e *engine[N]) storeKnown(s *shard, k *key, hash, id uint32, o *owner[N], n
 		e.stats.refreshed.Add(1)
 		return true, false
 	}
-	if keep {
-		return true, true
+	if keep || !tell && en.last > now {
+		return true, true // what another table says may be older than what is known here
 	}
+	now = max(now, en.last) // a copy goes by the later time
 	s.unlink(slot)
 	en.meta = id<<6 | en.meta&63
 	s.link(slot, now)
@@ -234,9 +245,12 @@ func (e *engine[N]) storeKnown(s *shard, k *key, hash, id uint32, o *owner[N], n
 	old.refs.Add(-1)
 	o.count.Add(1)
 	o.refs.Add(1)
+	if o.gone.Load() {
+		s.due.Store(always)
+	}
 	e.stats.moved.Add(1)
 	if tell && e.feed != nil {
-		e.feed.add(OpLearn, *k, o.node, e.time(en.last))
+		e.feed.add(OpLearn, *k, o, e.time(en.last))
 	}
 	return true, true
 }
@@ -322,12 +336,9 @@ func (e *engine[N]) sweep(now int64, limit int) (freed int) {
 
 // forget makes all entries bound to n invisible. Its cost does not depend on their number.
 func (e *engine[N]) forget(n N) int {
-	count := e.owners.forget(n)
+	count := e.owners.forget(n, e.feed)
 	if count > 0 {
 		e.hurry()
-	}
-	if e.feed != nil && count > 0 {
-		e.feed.add(OpForget, key{}, n, time.Time{})
 	}
 	return count
 }
@@ -359,7 +370,23 @@ func (e *engine[N]) remove(k *key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slot := s.find(k, hash); slot != 0 {
-		e.free(s, slot, e.owners.get(s.at(slot).owner()))
+		o := e.owners.get(s.at(slot).owner())
+		e.free(s, slot, o)
+		if e.feed != nil {
+			e.feed.add(OpDelete, *k, o, time.Time{})
+		}
+	}
+}
+
+// removeFrom takes k out if it is bound to n, and does not tell.
+func (e *engine[N]) removeFrom(k *key, n N) {
+	s, hash := e.locate(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slot := s.find(k, hash); slot != 0 {
+		if o := e.owners.get(s.at(slot).owner()); o.node == n {
+			e.free(s, slot, o)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package sslpersist
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -15,8 +14,8 @@ type Farm[N comparable] struct {
 	set   Settings[N]
 	off   atomic.Bool
 	ids   *Table[N]
-	keys  *KeyTable[N] // nil without Tickets
-	addrs *engine[N]   // nil without ClientAddr
+	keys  *KeyTable[N]  // nil without Tickets
+	addrs *AddrTable[N] // nil without ClientAddr
 	pool  buffers
 	stats farmCounters
 }
@@ -63,7 +62,7 @@ func NewFarm[N comparable](set *Settings[N]) (*Farm[N], error) {
 		if entries == 0 {
 			entries = f.set.MaxEntries
 		}
-		f.addrs = newEngine(entries, ttlFunc(f.set.TTL, f.set.TTLOf), f.set.Feed)
+		f.addrs = newAddrTable(&Config[N]{MaxEntries: entries, TTL: f.set.TTL, TTLOf: f.set.TTLOf, Feed: f.set.Feed})
 	}
 	return f, nil
 }
@@ -83,6 +82,9 @@ func (f *Farm[N]) IDs() *Table[N] { return f.ids }
 // Keys returns the table of ticket key names, nil without [Settings.Tickets].
 func (f *Farm[N]) Keys() *KeyTable[N] { return f.keys }
 
+// Addrs returns the table of client addresses, nil without [Settings.ClientAddr].
+func (f *Farm[N]) Addrs() *AddrTable[N] { return f.addrs }
+
 // Forget makes everything bound to n invisible at once and returns how many bindings that
 // was. A node that is merely down need not be forgotten: its bindings move one by one, and
 // are still there if it returns.
@@ -92,7 +94,7 @@ func (f *Farm[N]) Forget(n N) (bindings int) {
 		bindings += f.keys.Forget(n)
 	}
 	if f.addrs != nil {
-		bindings += f.addrs.forget(n)
+		bindings += f.addrs.e.forget(n)
 	}
 	return bindings
 }
@@ -106,7 +108,7 @@ func (f *Farm[N]) SetTTL(n N, ttl time.Duration) (known bool, err error) {
 		known = f.keys.e.setTTL(n, ttl) || known
 	}
 	if f.addrs != nil {
-		known = f.addrs.setTTL(n, ttl) || known
+		known = f.addrs.e.setTTL(n, ttl) || known
 	}
 	return known, nil
 }
@@ -118,7 +120,7 @@ func (f *Farm[N]) Sweep(now time.Time, limit int) (freed int) {
 		freed += f.keys.Sweep(now, limit)
 	}
 	if f.addrs != nil {
-		freed += f.addrs.sweep(f.addrs.nano(now), limit)
+		freed += f.addrs.Sweep(now, limit)
 	}
 	return freed
 }
@@ -128,7 +130,8 @@ func (f *Farm[N]) Run(ctx context.Context) error {
 	return runSweeps(ctx, func(now time.Time) { f.Sweep(now, sweepAtOnce) })
 }
 
-// FarmStats counts what happened to a farm since it was made.
+// FarmStats counts what happened to a farm since it was made. The zero FarmStats is that of
+// a new one.
 type FarmStats struct {
 	BySession, ByTicket, ByAddr uint64 // connections placed by what they showed
 	ByMetric                    uint64 // connections left to the metric
@@ -159,13 +162,7 @@ func (f *Farm[N]) Stats() FarmStats {
 		s.Keys = f.keys.Stats()
 	}
 	if f.addrs != nil {
-		s.Addrs = f.addrs.statistics()
+		s.Addrs = f.addrs.Stats()
 	}
 	return s
-}
-
-// addrKey is the key of a client's address: both families in one space, as elsewhere.
-func addrKey(a netip.Addr) key {
-	b := a.As16()
-	return makeKey(b[:])
 }

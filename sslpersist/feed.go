@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -16,9 +17,10 @@ const (
 	OpLearn      // bound to the node, newly or away from another one
 	OpRefresh    // used; told at most eight times in an idle time
 	OpForget     // everything bound to the node is void
+	OpDelete     // this one binding is void
 )
 
-var opNames = enum{"none", "learn", "refresh", "forget"}
+var opNames = enum{"none", "learn", "refresh", "forget", "delete"}
 
 // AppendText appends the name of o.
 func (o Op) AppendText(b []byte) ([]byte, error) { return opNames.append(b, uint8(o), "operation") }
@@ -33,16 +35,20 @@ func (o Op) String() string { return opNames.name(uint8(o)) }
 func (o *Op) UnmarshalText(text []byte) error { return opNames.parse((*uint8)(o), text, "operation") }
 
 // Delta is one change of a table, for a copy elsewhere to follow. Changes made by Apply
-// and Restore are not told again, so two tables can follow each other.
+// and Restore are not told again, so two tables can follow each other. What expires is not
+// told either: the copy has the time of the last use, or hears of one at most an eighth of
+// the idle time late. The zero Delta changes nothing and is an error to Apply. It can be
+// copied.
 type Delta[N comparable] struct {
-	// Seq numbers the changes of one table from 1, without gaps.
+	// Seq numbers the changes of one table from 1, without gaps. A new table begins anew.
 	Seq uint64
 	Op  Op
-	// ID is the session ID; of a [KeyTable] it is the key name, as KeyName(d.ID).
+	// ID is the session ID; of a [KeyTable] it is the key name, as KeyName(d.ID), and of an
+	// [AddrTable] the 16 bytes of the address. It is zero for OpForget.
 	ID   SessionID
 	Node N
-	// At is when the binding was used, by the clock of the table. Copies on other machines
-	// are as good as their clocks agree.
+	// At is when the binding was used, by the clock of the table; OpForget and OpDelete leave
+	// it zero. Copies on other machines are as good as their clocks agree.
 	At time.Time
 }
 
@@ -55,11 +61,33 @@ type feed[N comparable] struct {
 
 func newFeed[N comparable](size int) *feed[N] { return &feed[N]{ring: make([]Delta[N], size)} }
 
-func (f *feed[N]) add(op Op, k key, n N, at time.Time) {
+// add tells of a change to a binding. If its node is forgotten by now, that was told first
+// and the change is void.
+func (f *feed[N]) add(op Op, k key, o *owner[N], at time.Time) {
 	f.mu.Lock()
-	f.seq++
-	f.ring[f.seq%uint64(len(f.ring))] = Delta[N]{f.seq, op, SessionID{k}, n, at}
+	if !o.gone.Load() {
+		f.tell(Delta[N]{Op: op, ID: SessionID{k}, Node: o.node, At: at})
+	}
 	f.mu.Unlock()
+}
+
+// forget marks the owner of n, if it has one, as gone, and tells of it. A copy may have
+// bindings that this table has not, so it is told in any case. Without a feed it only marks.
+func (f *feed[N]) forget(n N, o *owner[N]) {
+	if f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.tell(Delta[N]{Op: OpForget, Node: n})
+	}
+	if o != nil {
+		o.gone.Store(true)
+	}
+}
+
+func (f *feed[N]) tell(d Delta[N]) {
+	f.seq++
+	d.Seq = f.seq
+	f.ring[d.Seq%uint64(len(f.ring))] = d
 }
 
 // ErrLagged says that changes asked for are no longer remembered, or that there is no feed:
@@ -98,40 +126,41 @@ func (e *engine[N]) lastSeq() uint64 {
 // apply makes the change of another table. One that is older than what is known here
 // loses; a time in the future counts as now.
 func (e *engine[N]) apply(now time.Time, d Delta[N]) error {
-	at := min(e.nano(d.At), e.nano(now))
-	k := d.ID.k
-	switch d.Op {
-	case OpForget:
-		if e.owners.forget(d.Node) > 0 {
+	if d.Op == OpForget {
+		if e.owners.forget(d.Node, nil) > 0 {
 			e.hurry()
 		}
 		return nil
-	case OpLearn, OpRefresh:
-		if k.n == 0 || k.n > maxKey {
-			return fmt.Errorf("sslpersist: delta %d has a key of %d bytes: want 1 to %d", d.Seq, k.n, maxKey)
-		}
-		if e.newer(&k, d.Node, at) {
-			return nil
-		}
-		_, err := e.store(&k, d.Node, at, d.Op == OpRefresh, false)
-		return err
 	}
-	return fmt.Errorf("sslpersist: delta %d has operation %d: want %v, %v or %v", d.Seq, d.Op, OpLearn, OpRefresh, OpForget)
+	if d.Op == 0 || d.Op > OpDelete {
+		return fmt.Errorf("sslpersist: delta %d has operation %d: want 1 to %d", d.Seq, d.Op, OpDelete)
+	}
+	k := d.ID.k
+	if !e.takes(&k) {
+		return fmt.Errorf("sslpersist: delta %d has a key of %d bytes: want %s", d.Seq, k.n, e.wanted())
+	}
+	if d.Op == OpDelete {
+		e.removeFrom(&k, d.Node)
+		return nil
+	}
+	at := min(e.nano(d.At), e.nano(now))
+	if e.nano(now)-at >= int64(e.idleTime(d.Node)) {
+		return nil // idle too long by now
+	}
+	_, err := e.store(&k, d.Node, at, d.Op == OpRefresh, false)
+	return err
 }
 
-// newer reports whether a change at a time comes too late: its idle time is over, or
-// another node has k since.
-func (e *engine[N]) newer(k *key, n N, at int64) bool {
-	s, hash := e.locate(k)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	slot := s.find(k, hash)
-	if slot == 0 {
-		return false
+// takes reports whether k is of the length the table's keys have.
+func (e *engine[N]) takes(k *key) bool {
+	return k.n > 0 && k.n <= maxKey && (e.want == 0 || k.n == e.want)
+}
+
+func (e *engine[N]) wanted() string {
+	if e.want != 0 {
+		return strconv.FormatUint(e.want, 10)
 	}
-	en := s.at(slot)
-	o := e.owners.get(en.owner())
-	return !dead(en, o, at) && o.node != n && en.last > at
+	return "1 to 32"
 }
 
 // Changes appends the changes after number after to dst. It returns ErrLagged if they are
@@ -144,7 +173,10 @@ func (t *Table[N]) Changes(dst []Delta[N], after uint64) ([]Delta[N], error) {
 // LastSeq returns the number of the last change, 0 if there was none.
 func (t *Table[N]) LastSeq() uint64 { return t.e.lastSeq() }
 
-// Apply makes a change of another table here. What is newer here stays.
+// Apply makes a change of another table here, and does not tell of it. What is newer here
+// stays, what is too old by now is passed over. Apply changes in the order of their
+// numbers; to apply some again does no harm if all that follow them are applied again too.
+// It returns ErrFull if there is no room, and an error for a delta that makes no sense.
 func (t *Table[N]) Apply(now time.Time, d Delta[N]) error { return t.e.apply(now, d) }
 
 // Changes is [Table.Changes] for key names.
@@ -155,8 +187,13 @@ func (t *KeyTable[N]) Changes(dst []Delta[N], after uint64) ([]Delta[N], error) 
 // LastSeq is [Table.LastSeq] for key names.
 func (t *KeyTable[N]) LastSeq() uint64 { return t.e.lastSeq() }
 
-// Apply is [Table.Apply] for key names.
-func (t *KeyTable[N]) Apply(now time.Time, d Delta[N]) error { return t.e.apply(now, d) }
+// Apply is [Table.Apply] for key names. One that is not as long as those of t is an error.
+func (t *KeyTable[N]) Apply(now time.Time, d Delta[N]) error {
+	if d.Op == OpForget {
+		t.giveUp(d.Node)
+	}
+	return t.e.apply(now, d)
+}
 
 // AppendDelta appends d in a form for the wire, with nodes by the names that name gives
 // them:
@@ -190,7 +227,7 @@ var ErrDelta = errors.New("sslpersist: not a delta")
 // ParseDelta reads what AppendDelta wrote at the start of b, and returns the rest. A
 // node that byName does not know gives ok false: skip the delta.
 func ParseDelta[N comparable](b []byte, byName func(string) (N, bool)) (d Delta[N], rest []byte, ok bool, err error) {
-	if len(b) < deltaFixed || b[0] != deltaVersion || b[1] == 0 || b[1] > byte(OpForget) || b[deltaFixed-1] > maxKey {
+	if len(b) < deltaFixed || b[0] != deltaVersion || b[1] == 0 || b[1] > byte(OpDelete) || b[deltaFixed-1] > maxKey {
 		return d, b, false, ErrDelta
 	}
 	d.Op = Op(b[1])

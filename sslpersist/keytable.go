@@ -18,6 +18,9 @@ const (
 	DefaultMaxOnce = 4096
 )
 
+// minPrefix is the shortest key name that tells servers apart.
+const minPrefix = 4
+
 // KeyConfig configures a [KeyTable]. A nil KeyConfig, and every zero field, takes the
 // default.
 type KeyConfig[N comparable] struct {
@@ -38,8 +41,8 @@ type KeyConfig[N comparable] struct {
 func (c *KeyConfig[N]) validate() error {
 	base := Config[N]{MaxEntries: c.MaxEntries, TTL: c.TTL, Feed: c.Feed}
 	errs := []error{base.validate()}
-	if c.Prefix != 0 && (c.Prefix < 4 || c.Prefix > maxKey) {
-		errs = append(errs, fmt.Errorf("sslpersist: Prefix is %d bytes: want 4 to %d, or 0 for %d", c.Prefix, maxKey, DefaultPrefix))
+	if c.Prefix != 0 && (c.Prefix < minPrefix || c.Prefix > maxKey) {
+		errs = append(errs, fmt.Errorf("sslpersist: Prefix is %d bytes: want %d to %d, or 0 for %d", c.Prefix, minPrefix, maxKey, DefaultPrefix))
 	}
 	if c.MaxOnce < 0 {
 		errs = append(errs, fmt.Errorf("sslpersist: MaxOnce is %d: want 1 or more, or 0 for %d", c.MaxOnce, DefaultMaxOnce))
@@ -99,7 +102,9 @@ func NewKeyTable[N comparable](cfg *KeyConfig[N]) (*KeyTable[N], error) {
 	if err != nil {
 		return nil, fmt.Errorf("sslpersist: MaxOnce is %d: %w", c.MaxOnce, err)
 	}
-	return &KeyTable[N]{e: newEngine(c.MaxEntries, ttlFunc(c.TTL, c.TTLOf), c.Feed), prefix: c.Prefix, once: once}, nil
+	t := &KeyTable[N]{e: newEngine(c.MaxEntries, ttlFunc(c.TTL, c.TTLOf), c.Feed), prefix: c.Prefix, once: once}
+	t.e.want = uint64(c.Prefix)
+	return t, nil
 }
 
 // Name returns the prefix of a ticket that is taken for a key name, or the zero KeyName if
@@ -164,14 +169,19 @@ func (t *KeyTable[N]) RefreshAt(now time.Time, name KeyName, n N) bool {
 
 // Forget makes every key name bound to n invisible at once, and returns their number.
 func (t *KeyTable[N]) Forget(n N) (names int) {
+	t.giveUp(n)
+	return t.e.forget(n)
+}
+
+// giveUp drops the prefixes seen once on tickets of n.
+func (t *KeyTable[N]) giveUp(n N) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, c := range t.once.Keys() {
 		if c.node == n {
 			t.once.Remove(c)
 		}
 	}
-	t.mu.Unlock()
-	return t.e.forget(n)
 }
 
 // SetTTL changes the idle time of the key names bound to n, as [Table.SetTTL] does.

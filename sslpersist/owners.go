@@ -75,17 +75,21 @@ func (os *owners[N]) pin(n N, ttl func(N) time.Duration) (uint32, *owner[N]) {
 	return id, o
 }
 
-// forget makes the entries of n invisible, and returns how many they were.
-func (os *owners[N]) forget(n N) int {
+// forget makes the entries of n invisible, tells f if there is one, and returns how many
+// they were. It tells with the lock held, so that what is learned later is told later.
+func (os *owners[N]) forget(n N, f *feed[N]) int {
 	os.mu.Lock()
 	defer os.mu.Unlock()
 	id, ok := os.byNode[n]
+	var o *owner[N]
+	if ok {
+		o = os.get(id)
+		delete(os.byNode, n)
+	}
+	f.forget(n, o)
 	if !ok {
 		return 0
 	}
-	o := os.get(id)
-	o.gone.Store(true)
-	delete(os.byNode, n)
 	return int(o.count.Load())
 }
 

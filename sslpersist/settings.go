@@ -61,8 +61,15 @@ func (s *Settings[N]) validate() error {
 	if !s.Tickets && (s.KeyPrefix != 0 || s.MaxKeys != 0 || s.MaxOnce != 0) {
 		errs = append(errs, errors.New("sslpersist: KeyPrefix, MaxKeys or MaxOnce is set without Tickets: want Tickets too"))
 	}
-	keys := KeyConfig[N]{Prefix: s.KeyPrefix, MaxEntries: s.MaxKeys, MaxOnce: s.MaxOnce}
-	errs = append(errs, keys.validate())
+	if s.KeyPrefix != 0 && (s.KeyPrefix < minPrefix || s.KeyPrefix > maxKey) {
+		errs = append(errs, fmt.Errorf("sslpersist: KeyPrefix is %d bytes: want %d to %d, or 0 for %d", s.KeyPrefix, minPrefix, maxKey, DefaultPrefix))
+	}
+	if s.MaxKeys < 0 || s.MaxKeys > maxMaxEntries {
+		errs = append(errs, fmt.Errorf("sslpersist: MaxKeys is %d: want 1 to %d, or 0 for %d", s.MaxKeys, maxMaxEntries, DefaultMaxKeys))
+	}
+	if s.MaxOnce < 0 {
+		errs = append(errs, fmt.Errorf("sslpersist: MaxOnce is %d: want 1 or more, or 0 for %d", s.MaxOnce, DefaultMaxOnce))
+	}
 	if s.MaxAddrs != 0 && !s.ClientAddr {
 		errs = append(errs, errors.New("sslpersist: MaxAddrs is set without ClientAddr: want ClientAddr too"))
 	}

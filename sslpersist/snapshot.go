@@ -54,7 +54,7 @@ type section[N comparable] struct {
 type RestoreStats struct {
 	Restored int // bound, or known better already
 	Expired  int // idle too long by now
-	Unknown  int // of a node whose name is not known
+	Unknown  int // of a node whose name is not known, or of no use here
 	Refused  int // full
 }
 
@@ -223,7 +223,7 @@ func restoreSnapshot[N comparable](r io.Reader, now time.Time, byName func(strin
 	for i := range entries {
 		en := &entries[i]
 		at := slices.IndexFunc(sections, func(s section[N]) bool { return s.kind == en.kind })
-		if at < 0 || !nodes[en.node].known {
+		if at < 0 || !nodes[en.node].known || !sections[at].e.takes(&en.k) {
 			st.Unknown++
 			continue
 		}
@@ -270,7 +270,8 @@ func (t *KeyTable[N]) WriteSnapshot(w io.Writer, now time.Time, name func(N) str
 	return writeSnapshot(w, now, name, section[N]{sectionKeys, t.e})
 }
 
-// Restore is [Table.Restore] for key names.
+// Restore is [Table.Restore] for key names. Those not as long as the names of t count as
+// Unknown.
 func (t *KeyTable[N]) Restore(r io.Reader, now time.Time, byName func(string) (N, bool)) (RestoreStats, error) {
 	return restoreSnapshot(r, now, byName, section[N]{sectionKeys, t.e})
 }
@@ -281,7 +282,7 @@ func (f *Farm[N]) sections() []section[N] {
 		s = append(s, section[N]{sectionKeys, f.keys.e})
 	}
 	if f.addrs != nil {
-		s = append(s, section[N]{sectionAddrs, f.addrs})
+		s = append(s, section[N]{sectionAddrs, f.addrs.e})
 	}
 	return s
 }
