@@ -44,7 +44,7 @@ func decapsulate(t *testing.T, b []byte, tun Tunnel, outer, inner family) []byte
 	}
 	require.Equal(t, src, addrOf(v.Src(b)))
 	require.Equal(t, outer.n1, addrOf(v.Dst(b)))
-	var first gopacket.LayerType = layers.LayerTypeIPv4
+	first := layers.LayerTypeIPv4
 	if v.Version == 6 {
 		first = layers.LayerTypeIPv6
 	}

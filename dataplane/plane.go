@@ -34,6 +34,8 @@ type Plane struct {
 	wmu     sync.Mutex
 	workers []*Worker
 	process sync.Mutex
+	// readers is held for reading by those who look at records outside of a batch.
+	readers sync.RWMutex
 	own     *Worker // of Process
 
 	errors  limiter
@@ -103,6 +105,18 @@ func ticks(d time.Duration) int64 { return int64(d / (time.Second / ticksPerSeco
 
 // tick returns now as the clock of record.alive.
 func (p *Plane) tick(now time.Time) uint32 { return uint32(ticks(now.Sub(p.epoch))) }
+
+// peek calls f with the record of a session entry, if it still is that entry's, and reports whether it
+// was.
+func (p *Plane) peek(k clienttable.Flow, r ref, f func(rec *record)) bool {
+	p.readers.RLock()
+	defer p.readers.RUnlock()
+	if now, ok := p.sessions.Peek(k); !ok || now != r {
+		return false
+	}
+	f(&p.slab.recs[r.record()])
+	return true
+}
 
 // removed is called for every session entry that leaves the table, for whatever reason: the
 // entry towards the node gives the node's count back, and takes the entry of the other
@@ -255,7 +269,11 @@ func (p *Plane) Step(now time.Time) (more bool) {
 	const limit = 4096
 	n := p.sessions.Sweep(now, limit)
 	n = max(n, p.assocs.Sweep(now, limit))
-	p.fragments.step(now)
+	if lost := p.fragments.step(now); lost > 0 {
+		p.own.mu.Lock()
+		p.own.stats.drops[FragmentLost] += uint64(lost)
+		p.own.mu.Unlock()
+	}
 	p.mu.Lock()
 	if p.stale() {
 		if err := p.refresh(); err != nil {
@@ -278,8 +296,10 @@ func (p *Plane) empty(q *pool) bool {
 	return true
 }
 
-// quiesce waits until every batch that is under way has ended.
+// quiesce waits until every batch that is under way has ended, and every other look at a record.
 func (p *Plane) quiesce() {
+	p.readers.Lock()
+	p.readers.Unlock() //nolint:staticcheck // as below
 	p.wmu.Lock()
 	ws := slices.Clone(p.workers)
 	p.wmu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -171,6 +172,13 @@ func TestEverythingAtOnce(t *testing.T) {
 			}
 			p.Step(now)
 			p.Stats()
+			for range p.Sessions() {
+			}
+			if round%50 == 0 {
+				if _, err := p.WriteTo(io.Discard); err != nil {
+					panic(err)
+				}
+			}
 			p.Explain(tcp(ap(fam.client, 1), vip, "A", 101, 501, "data"))
 		}
 	})

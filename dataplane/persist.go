@@ -1,0 +1,362 @@
+package dataplane
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+)
+
+// A saved state begins with the names that its numbers stand for,
+//
+//	"lbprimDP", version (u32), length (u32), that many bytes of JSON, CRC-32C of all that (u32)
+//
+// followed by two snapshots of package clienttable, each after its length (u64): of the sessions, and of the
+// associations.
+const (
+	saveMagic   = "lbprimDP"
+	saveVersion = 1
+	maxNames    = 1 << 26
+	maxTable    = 1 << 36
+)
+
+// ErrSaved is wrapped by the errors that refuse a saved state. Such a state has changed nothing.
+var ErrSaved = errors.New("dataplane: saved state refused")
+
+// names are what a saved state's numbers stand for.
+type names struct {
+	Services []string    `json:"services"`
+	Nodes    [][2]string `json:"nodes"` // service and node
+}
+
+// savedSession is what is kept of a record. It has neither pointers nor padding.
+type savedSession struct {
+	vip, node, local wire.End
+	flags            uint16
+	service, nodeNo  uint32
+	tcp              clienttable.TCPState
+}
+
+// Restored says what became of a saved state.
+type Restored struct {
+	Sessions, Associations int
+	// Unknown sessions and associations are of services or nodes that are no more, or whose nodes
+	// are down or have another address.
+	Unknown int
+	// Refused found the table full, or another session in their place.
+	Refused int
+}
+
+// WriteTo writes the sessions and associations, for [Plane.ReadFrom] of another Plane, so that connections
+// outlive a restart. It implements io.WriterTo. Sessions that begin meanwhile may be missing.
+func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
+	now := time.Now()
+	snap := p.snap.Load()
+	var dict names
+	for _, s := range snap.services {
+		dict.Services = append(dict.Services, s.conf.Name)
+	}
+	dict.Nodes = make([][2]string, len(snap.nodes))
+	for _, s := range snap.services {
+		for i, nd := range snap.nodes {
+			if nd.pool == s.pool && !nd.gone {
+				dict.Nodes[i] = [2]string{s.conf.Name, nd.name}
+			}
+		}
+	}
+	head, err := json.Marshal(dict)
+	if err != nil {
+		return 0, err
+	}
+	b := append([]byte(saveMagic), 0, 0, 0, 0, 0, 0, 0, 0)
+	binary.LittleEndian.PutUint32(b[8:], saveVersion)
+	binary.LittleEndian.PutUint32(b[12:], uint32(len(head)))
+	b = append(b, head...)
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	m, err := w.Write(b)
+	if n = int64(m); err != nil {
+		return n, err
+	}
+	sessions, err := clienttable.New(&clienttable.Config[clienttable.Flow, savedSession]{MaxEntries: p.cfg.MaxSessions, Layout: clienttable.Packed})
+	if err != nil {
+		return n, err
+	}
+	defer sessions.Close()
+	for k, r := range p.sessions.AllAt(now) {
+		if r.dir() != toNode {
+			continue
+		}
+		var v savedSession
+		known := false
+		p.peek(k, r, func(rec *record) {
+			v = savedSession{rec.vip, rec.node, rec.local, rec.flags, rec.service, rec.nodeNo, clienttable.TCPState{}}
+			rec.lock.acquire()
+			v.tcp = rec.tcp
+			rec.lock.release()
+			known = int(rec.service) < len(snap.services) && int(rec.nodeNo) < len(snap.nodes)
+		})
+		if !known {
+			continue // gone, or newer than the names
+		}
+		if !store(sessions, p.sessions, now, k, v) {
+			break
+		}
+	}
+	m64, err := writeTable(w, now, sessions)
+	if n += m64; err != nil {
+		return n, err
+	}
+	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, binding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
+	if err != nil {
+		return n, err
+	}
+	defer assocs.Close()
+	for k, b := range p.assocs.AllAt(now) {
+		nd := nodeByID(snap, b.node)
+		if nd == nil || int(b.service) >= len(snap.services) {
+			continue
+		}
+		if !store(assocs, p.assocs, now, k, binding{nd.no, b.service}) {
+			break
+		}
+	}
+	m64, err = writeTable(w, now, assocs)
+	return n + m64, err
+}
+
+func writeTable[K comparable, V any](w io.Writer, now time.Time, t *clienttable.Table[K, V]) (n int64, err error) {
+	var b bytes.Buffer
+	b.Write(make([]byte, 8))
+	if _, err := t.WriteSnapshot(now, &b); err != nil {
+		return 0, err
+	}
+	binary.LittleEndian.PutUint64(b.Bytes(), uint64(b.Len()-8))
+	return b.WriteTo(w)
+}
+
+func readTable[K comparable, V any](r io.Reader, now time.Time, t *clienttable.Table[K, V]) error {
+	var n [8]byte
+	if _, err := io.ReadFull(r, n[:]); err != nil {
+		return err
+	}
+	size := binary.LittleEndian.Uint64(n[:])
+	if size > maxTable {
+		return fmt.Errorf("%d bytes, want at most %d", size, uint64(maxTable))
+	}
+	_, err := t.ReadSnapshot(now, io.LimitReader(r, int64(size)))
+	return err
+}
+
+func nodeByID(s *snapshot, id uint32) *node {
+	for _, n := range s.nodes {
+		if uint32(n.id) == id {
+			return n
+		}
+	}
+	return nil
+}
+
+// store copies an entry with what is left of its life.
+func store[K comparable, V, W any](to *clienttable.Table[K, W], from *clienttable.Table[K, V], now time.Time, k K, v W) bool {
+	_, info, ok := from.Info(now, k)
+	if !ok {
+		return true
+	}
+	_, _, err := to.LoadOrStoreLife(begun(now, info), k, v, info.Life)
+	return err == nil
+}
+
+// begun is when an entry would have been stored that has so much of its life left.
+func begun(now time.Time, info clienttable.Info) time.Time {
+	if info.Life.Class == clienttable.Static {
+		return now
+	}
+	return now.Add(info.Left - info.Life.TTL)
+}
+
+// ReadFrom is [Plane.Restore] with the number of bytes read. It implements io.ReaderFrom.
+func (p *Plane) ReadFrom(r io.Reader) (n int64, err error) {
+	c := &countingReader{r: r}
+	_, err = p.Restore(c)
+	return c.n, err
+}
+
+type countingReader struct {
+	r io.Reader
+	n int64
+}
+
+func (c *countingReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += int64(n)
+	return n, err
+}
+
+// Restore takes over the sessions and associations that [Plane.WriteTo] wrote, as far as their services and
+// nodes are still there by name: the Plane's policies and the health of the nodes should be in force
+// before. Sessions that are there already stay. A damaged state is refused whole, with an error that wraps
+// [ErrSaved].
+func (p *Plane) Restore(r io.Reader) (Restored, error) {
+	var res Restored
+	dict, err := readNames(r)
+	if err != nil {
+		return res, err
+	}
+	sessions, err := clienttable.New(&clienttable.Config[clienttable.Flow, savedSession]{MaxEntries: p.cfg.MaxSessions, Layout: clienttable.Packed})
+	if err != nil {
+		return res, err
+	}
+	defer sessions.Close()
+	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, binding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
+	if err != nil {
+		return res, err
+	}
+	defer assocs.Close()
+	now := time.Now()
+	if err := readTable(r, now, sessions); err != nil {
+		return res, fmt.Errorf("%w: sessions: %w", ErrSaved, err)
+	}
+	if err := readTable(r, now, assocs); err != nil {
+		return res, fmt.Errorf("%w: associations: %w", ErrSaved, err)
+	}
+	snap := p.snap.Load()
+	find := func(service, nodeNo uint32) (*place, bool) {
+		if int(service) >= len(dict.Services) || int(nodeNo) >= len(dict.Nodes) {
+			return nil, false
+		}
+		return snap.find(dict.Services[service], dict.Nodes[nodeNo])
+	}
+	for k, v := range sessions.AllAt(now) {
+		f, ok := find(v.service, v.nodeNo)
+		_, info, alive := sessions.Info(now, k)
+		if !ok || !alive || !f.node.keep || addrPort(&v.node).Addr() != f.node.addr.Addr() {
+			res.Unknown++
+			continue
+		}
+		if p.restore(now, k, &v, f, info) {
+			res.Sessions++
+		} else {
+			res.Refused++
+		}
+	}
+	for k, b := range assocs.AllAt(now) {
+		f, ok := find(b.service, b.node)
+		_, info, alive := assocs.Info(now, k)
+		if !ok || !alive {
+			res.Unknown++
+			continue
+		}
+		if _, isFarm := k.Farm(); isFarm { // pools have other numbers now; the client's group stays
+			k = clienttable.FarmKey(f.svc.pool.no, k.Client(), clienttable.Grouping{})
+		}
+		if _, loaded, err := p.assocs.LoadOrStoreLife(begun(now, info), k, binding{uint32(f.node.id), f.svc.no}, info.Life); err == nil && !loaded {
+			res.Associations++
+		} else {
+			res.Refused++
+		}
+	}
+	return res, nil
+}
+
+// place is a service with one of its nodes.
+type place struct {
+	svc  *service
+	node *node
+}
+
+// find returns the service in force and the node of these names.
+func (s *snapshot) find(service string, of [2]string) (*place, bool) {
+	for _, svc := range s.services {
+		if svc.conf.Name != service || !svc.live || svc.pool.Pool == nil {
+			continue
+		}
+		id, ok := svc.pool.ID(of[1])
+		if n := s.byID[id]; ok && n != nil && !n.gone {
+			return &place{svc, n}, true
+		}
+	}
+	return nil, false
+}
+
+// restore puts one session into the table.
+func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *place, info clienttable.Info) bool {
+	at, ok := p.slab.alloc()
+	if !ok {
+		return false
+	}
+	rec := &p.slab.recs[at]
+	rec.vip, rec.node, rec.local, rec.client = v.vip, v.node, v.local, endOf(k.Src())
+	rec.flags, rec.nodeNo, rec.service, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay), f.node.no, f.svc.no, v.tcp
+	rec.aged.Store(0)
+	rec.alive[toNode].Store(p.tick(now))
+	rec.alive[toClient].Store(p.tick(now))
+	rec.entries.Store(0)
+	if !f.svc.pool.Adopt(f.node.id) {
+		p.slab.giveBack(at)
+		return false
+	}
+	start := begun(now, info)
+	back := rec.other(k.Protocol(), toNode)
+	if rec.flags&oneWay == 0 {
+		rec.entries.Store(1)
+		long := clienttable.Life{TTL: info.Life.TTL + info.Life.TTL/touchShare, Fixed: info.Life.Fixed, Class: info.Life.Class}
+		if _, taken, err := p.sessions.LoadOrStoreLife(start, back, ref{at<<1 | toClient, uint32(f.node.id)}, long); taken || err != nil {
+			p.slab.giveBack(at)
+			f.svc.pool.Release(f.node.id)
+			return false
+		}
+	}
+	rec.entries.Add(1)
+	if _, taken, err := p.sessions.LoadOrStoreLife(start, k, ref{at<<1 | toNode, uint32(f.node.id)}, info.Life); taken || err != nil {
+		f.svc.pool.Release(f.node.id)
+		if rec.flags&oneWay == 0 {
+			p.sessions.Delete(back)
+		}
+		if rec.entries.Add(-1) == 0 {
+			p.slab.giveBack(at)
+		}
+		return false
+	}
+	return true
+}
+
+func readNames(r io.Reader) (dict names, err error) {
+	refuse := func(format string, args ...any) (names, error) {
+		return names{}, fmt.Errorf("%w: "+format, append([]any{ErrSaved}, args...)...)
+	}
+	head := make([]byte, 16)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return refuse("header: %w", err)
+	}
+	if string(head[:8]) != saveMagic {
+		return refuse("begins with %q, want %q", head[:8], saveMagic)
+	}
+	if v := binary.LittleEndian.Uint32(head[8:]); v != saveVersion {
+		return refuse("version %d, want %d", v, saveVersion)
+	}
+	n := binary.LittleEndian.Uint32(head[12:])
+	if n > maxNames {
+		return refuse("%d bytes of names, want at most %d", n, maxNames)
+	}
+	body, err := io.ReadAll(io.LimitReader(r, int64(n)+4))
+	if err != nil {
+		return refuse("names: %w", err)
+	}
+	if len(body) != int(n)+4 {
+		return refuse("names end after %d of %d bytes", len(body), n)
+	}
+	if sum := crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, body[:n]); sum != binary.LittleEndian.Uint32(body[n:]) {
+		return refuse("names have a wrong checksum")
+	}
+	if err := json.Unmarshal(body[:n], &dict); err != nil {
+		return refuse("names: %w", err)
+	}
+	return dict, nil
+}
