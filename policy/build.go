@@ -11,8 +11,11 @@ const (
 	chainMax = 6
 	// mergeMax is up to how many rules all rows of a chain are flattened into one table, so
 	// that backtracking costs nothing. Larger chains are merged only where that does
-	// not much enlarge the first row's table: the program stays linear in the rules.
-	mergeMax = 8
+	// not much enlarge the first row's table, and for each first row only as often as
+	// mergeTimes its size allows: a row of many clients may begin many chains, and the
+	// program must stay linear in the rules.
+	mergeMax   = 8
+	mergeTimes = 4
 )
 
 // row is the rules of a VIP that name the same protocol and ports: ranks from start to
@@ -22,6 +25,7 @@ type row struct {
 	tier       Tier
 	total      bool // one of them takes any client
 	table      uint32
+	merged     uint32 // rules in tables that begin with this row and have others too
 }
 
 // keyRange is the keys, see portKey, of a row; a row may have several.
@@ -91,7 +95,7 @@ func (b *builder) build(fam family, norms []norm) (p prog, members []uint32) {
 func (b *builder) reset() {
 	b.prog, b.members, b.starts, b.values = b.prog[:0], b.members[:0], b.starts[:0], b.values[:0]
 	for i := range b.rows {
-		b.rows[i].table = 0
+		b.rows[i].table, b.rows[i].merged = 0, 0
 	}
 }
 
@@ -247,11 +251,15 @@ func (b *builder) addChain(c chain) uint32 {
 	for _, r := range rows {
 		total += size(r)
 	}
-	if len(rows) == 1 || total <= mergeMax || total <= 2*size(rows[0]) {
-		if len(rows) > 1 {
-			return b.addTable(rows)
-		}
+	first := &b.rows[rows[0]]
+	switch own := size(rows[0]); {
+	case len(rows) == 1:
 		return b.rowTable(rows[0])
+	case total <= mergeMax:
+		return b.addTable(rows)
+	case total <= 2*own && first.merged+total <= mergeTimes*own:
+		first.merged += total
+		return b.addTable(rows)
 	}
 	for _, r := range rows {
 		b.rowTable(r)

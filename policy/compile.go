@@ -102,19 +102,23 @@ func (e *entry[V]) enabledInternal() bool { return e.rule.Internal && !e.rule.Di
 func prepare[V any](names *names[V], rules []Rule[V], faults *faults) []entry[V] {
 	own := slices.Clone(rules)
 	entries := make([]entry[V], 0, len(rules))
+	var places map[*Rule[V]]int // of the arguments, once one is needed
 	for i := range own {
 		r := &own[i]
 		if r.Name == "" {
 			faults.add(&RuleError{Index: i, OtherIndex: -1,
 				Err: fmt.Errorf("%w: is empty; want a name that no other rule has", ErrName)})
 		} else if other := names.insert(r); other != nil {
+			if places == nil {
+				places = make(map[*Rule[V]]int, len(own))
+				for j := range own {
+					places[&own[j]] = j
+				}
+			}
 			e := &RuleError{Name: r.Name, Index: i, Other: other.Name, OtherIndex: -1,
 				Err: fmt.Errorf("%w: is taken", ErrName)}
-			for j := range own[:i] {
-				if own[j].Name == r.Name {
-					e.OtherIndex = j
-					break
-				}
+			if j, ok := places[other]; ok {
+				e.OtherIndex = j
 			}
 			faults.add(e)
 		}

@@ -93,7 +93,8 @@ type Explanation[V any] struct {
 
 	// Considered is the rules for the packet's VIP, protocol and port in order of
 	// precedence, ending with the winner, and disabled rules that would have come before
-	// it. With StrictTier it has no rules of later tiers.
+	// it, those for longer VIP prefixes included. With StrictTier it has no enabled rules of
+	// later tiers.
 	Considered []Considered[V]
 
 	// Passed counts the VIP's other enabled rules: for other protocols and ports, or less
@@ -120,10 +121,8 @@ func (t *Table[V]) Explain(p Packet) Explanation[V] {
 			}
 		}
 	})
-	off := t.off[f-1].owner(f, dst)
 	if s != nil {
 		e.VIP, e.Outcome = s.vipPrefix(), NoMatch
-		off = t.off[f-1].find(f, s.vip, s.bits)
 		slices.Sort(ranks)
 		for _, r := range ranks {
 			if hit == 0 || r < hit-1 {
@@ -136,14 +135,20 @@ func (t *Table[V]) Explain(p Packet) Explanation[V] {
 		}
 		e.Passed = len(s.rules) - len(e.Considered)
 	}
-	if off != nil {
-		e.addDisabled(off.rules)
+	off := &t.off[f-1]
+	for _, l := range off.lens {
+		if s != nil && l.bits < s.bits {
+			break
+		}
+		if o := off.find(f, f.mask(dst, int(l.bits)), l.bits); o != nil {
+			e.addDisabled(o.rules)
+		}
 	}
 	return e
 }
 
-// addDisabled puts the disabled rules that would have come before the winner in their
-// places.
+// addDisabled puts the disabled rules of a VIP that would have come before the winner in
+// their places.
 func (e *Explanation[V]) addDisabled(rules []*Rule[V]) {
 	for _, r := range rules {
 		if r.Internal == e.Packet.FromProxy && r.Match.Contains(e.Packet) &&

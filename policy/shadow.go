@@ -134,7 +134,7 @@ func anyPacket(first, end uint32) bool {
 func (s *service[V]) shadowed() iter.Seq2[uint32, []uint32] {
 	return func(yield func(uint32, []uint32) bool) {
 		p := s.program()
-		x := shadows{fam: s.fam, norms: make([]norm, len(s.rules)), wins: make([]bool, len(s.rules)), prog: p, rows: make(map[uint32][]uint32)}
+		x := shadows{fam: s.fam, norms: make([]norm, len(s.rules)), wins: make([]bool, len(s.rules)), prog: p, rows: make(map[uint32][]uint32), flats: make(map[uint32]*flat)}
 		for m := s.members; len(m) > 0; m = m[2+2*m[1]:] {
 			x.rows[m[0]] = m[2 : 2+2*m[1]]
 		}
@@ -157,7 +157,8 @@ type shadows struct {
 	wins  []bool
 	prog  prog
 
-	rows map[uint32][]uint32 // by table, see details.members
+	rows  map[uint32][]uint32 // by table, see details.members
+	flats map[uint32]*flat    // by value
 	flattener
 }
 
@@ -195,6 +196,18 @@ func (x *shadows) resolve(ranks []uint32) *flat {
 	return x.paint(x.fam, in)
 }
 
+// resolved returns the winners for every source of a value. It keeps them: many rules may
+// be shadowed in one table.
+func (x *shadows) resolved(v uint32) *flat {
+	f := x.flats[v]
+	if f == nil {
+		r := x.resolve(x.ranks(v))
+		f = &flat{slices.Clone(r.starts), slices.Clone(r.values)}
+		x.flats[v] = f
+	}
+	return f
+}
+
 // mark finds the rules that win anywhere.
 func (x *shadows) mark(all []stretch) {
 	seen := make(map[uint32]bool)
@@ -220,33 +233,40 @@ func (x *shadows) cover(all []stretch, rank int) []uint32 {
 	n := &x.norms[rank]
 	cover := make(map[uint32]bool)
 	seen := make(map[uint32]bool)
-	keys := n.appendKeys(nil, 0)
-	for _, st := range all {
-		if seen[st.value] || !slices.ContainsFunc(keys, func(k keyRange) bool {
-			return anyPacket(max(st.first, k.first), min(st.end, k.last+1))
-		}) {
-			continue
-		}
-		seen[st.value] = true
-		ranks := x.ranks(st.value)
-		f := x.resolve(ranks)
-		first := u128{}
-		for i, v := range f.values {
-			last := x.fam.max()
-			if i < len(f.starts) {
-				last = f.starts[i].sub(u128{lo: 1})
+	for _, k := range n.appendKeys(nil, 0) {
+		at, _ := slices.BinarySearchFunc(all, k.first, func(st stretch, key uint32) int {
+			return cmp.Compare(st.end, key+1)
+		})
+		for _, st := range all[at:] {
+			if st.first > k.last {
+				break
 			}
-			if s := (span{first, last}); n.src.contains(s.first) || s.contains(n.src.first) {
-				if v != 0 {
-					cover[v-1] = true
-				} else { // StrictTier: these rules end the search
-					for _, r := range ranks {
-						cover[r] = true
-					}
-				}
+			if anyPacket(max(st.first, k.first), min(st.end, k.last+1)) && !seen[st.value] {
+				seen[st.value] = true
+				x.addCover(cover, st.value, n.src)
 			}
-			first = last.inc()
 		}
 	}
 	return slices.Sorted(maps.Keys(cover))
+}
+
+// addCover adds who wins a value for the sources of a rule.
+func (x *shadows) addCover(cover map[uint32]bool, value uint32, src span) {
+	f := x.resolved(value)
+	i, found := slices.BinarySearchFunc(f.starts, src.first, u128.cmp)
+	if found {
+		i++
+	}
+	for ; ; i++ {
+		if v := f.values[i]; v != 0 {
+			cover[v-1] = true
+		} else { // StrictTier: these rules end the search
+			for _, r := range x.ranks(value) {
+				cover[r] = true
+			}
+		}
+		if i == len(f.starts) || src.last.less(f.starts[i]) {
+			return
+		}
+	}
 }

@@ -284,12 +284,25 @@ func TestDisabledRulesOwnNoVIPAndCollideWithNone(t *testing.T) {
 	require.Equal(t, "A", table.LookupRule(p).Name)
 	require.Equal(t, 3, table.Len())
 	require.Equal(t, netip.MustParsePrefix("10.0.0.0/8"), table.Explain(p).VIP)
+	require.Equal(t, []Considered[string]{
+		{table.Rule("B"), RuleDisabled}, {table.Rule("C"), RuleDisabled}, {table.Rule("A"), Winner},
+	}, table.Explain(p).Considered, "enabled, either would own the address")
+
+	// An internal rule says nothing of the user's traffic, whatever its VIP.
+	more := append(slices.Clone(rules[1:]), set(t, "I 10.0.0.1", "W 10.0.0.0/31")...)
+	more[2].Disabled, more[2].Internal, more[3].Disabled = true, true, true
+	table, err = Compile(nil, more...)
+	require.NoError(t, err)
+	e := table.Explain(p)
+	require.Equal(t, NotVIP, e.Outcome)
+	require.Len(t, e.Considered, 3)
+	require.Equal(t, "W", e.Considered[2].Rule.Name)
 
 	rules = rules[1:]
 	table, err = Compile(nil, rules...)
 	require.NoError(t, err)
 	require.False(t, table.OwnsVIP(p.Dst.Addr()))
-	e := table.Explain(p)
+	e = table.Explain(p)
 	require.Equal(t, NotVIP, e.Outcome)
 	require.Len(t, e.Considered, 2)
 	require.Equal(t, RuleDisabled, e.Considered[0].Finding)
