@@ -47,34 +47,34 @@ func (ps *Policies) Explain(name string, element func(string) Truth) (Explanatio
 	if r == nil {
 		return Explanation{}, false
 	}
-	vals := ps.values(r, element)
-	t, cases := ps.decide(r, vals)
+	vals := r.values(element)
+	t, cases := r.decide(vals)
 	x := Explanation{Policy: name, Truth: t, Expr: r.policy.Expr, Decided: []Decider{}}
 	var deciders []int32
 	switch {
 	case cases && t != IsUnknown:
 		// No single path through the expression decided. What remains when every
 		// element that can be taken for unknown has been, did.
-		deciders = ps.core(r, vals, t)
+		deciders = r.core(vals, t)
 	default:
-		ps.kleene(r, vals)
+		r.kleene(vals)
 		seen := make([]bool, len(vals))
-		deciders = ps.why(r.root, vals, seen, nil)
+		deciders = r.why(int32(len(vals)-1), vals, seen, nil)
 	}
 	slices.Sort(deciders)
 	for _, l := range deciders {
-		x.Decided = append(x.Decided, Decider{ps.nodes[l].name, vals[l]})
+		x.Decided = append(x.Decided, Decider{r.nodes[l].name, vals[l]})
 	}
 	return x, true
 }
 
 // why collects the leaves below node i that gave it its value.
-func (ps *Policies) why(i int32, vals []Truth, seen []bool, out []int32) []int32 {
+func (r *compiled) why(i int32, vals []Truth, seen []bool, out []int32) []int32 {
 	if seen[i] {
 		return out
 	}
 	seen[i] = true
-	n := &ps.nodes[i]
+	n := &r.nodes[i]
 	if n.op == opName {
 		return append(out, i)
 	}
@@ -84,7 +84,7 @@ func (ps *Policies) why(i int32, vals []Truth, seen []bool, out []int32) []int32
 		if vals[k] != vals[i] && n.op != opNot {
 			continue
 		}
-		out = ps.why(k, vals, seen, out)
+		out = r.why(k, vals, seen, out)
 		if one {
 			break
 		}
@@ -93,14 +93,14 @@ func (ps *Policies) why(i int32, vals []Truth, seen []bool, out []int32) []int32
 }
 
 // core returns leaves that alone keep r at t.
-func (ps *Policies) core(r *compiled, vals []Truth, t Truth) (out []int32) {
+func (r *compiled) core(vals []Truth, t Truth) (out []int32) {
 	try := slices.Clone(vals)
 	for _, l := range r.leaves {
 		if vals[l] == IsUnknown {
 			continue
 		}
 		try[l] = IsUnknown
-		if got, _ := ps.decide(r, try); got != t {
+		if got, _ := r.decide(try); got != t {
 			try[l] = vals[l]
 			out = append(out, l)
 		}

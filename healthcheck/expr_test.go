@@ -297,3 +297,24 @@ func FuzzPolicyEval(f *testing.F) {
 		require.Equal(t, want, slowEval(e.n, func(name string) Truth { return only[name] }), "%v", x)
 	})
 }
+
+// What a policy costs does not depend on how many others there are.
+func TestPolicyCostIsItsOwn(t *testing.T) {
+	var elements []string
+	var ps []Policy
+	for i := range 20_000 {
+		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
+		elements = append(elements, a, b)
+		ps = append(ps, Policy{fmt.Sprint("p", i), And(Name(a), Not(Name(b)))})
+	}
+	p, err := CompilePolicies(elements, ps...)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(p.roots["p19999"].nodes), 4)
+	require.Equal(t, IsUp, p.Eval("p19999", func(e string) Truth {
+		if e == "a19999" {
+			return IsUp
+		}
+		return IsDown
+	}))
+	require.Equal(t, []string{"a19999", "b19999"}, p.Elements("p19999"))
+}

@@ -25,12 +25,8 @@ type Policy struct {
 // Policies is a compiled set of policies. It is immutable and safe for concurrent
 // use. The zero Policies is empty.
 type Policies struct {
-	list   []Policy
-	roots  map[string]*compiled
-	leaves map[string]int32 // elements
-	// nodes has operands before the operators that use them. Policies that use
-	// the same policy share its nodes.
-	nodes []pnode
+	list  []Policy
+	roots map[string]*compiled
 }
 
 type pnode struct {
@@ -41,7 +37,10 @@ type pnode struct {
 
 type compiled struct {
 	policy Policy
-	root   int32
+	// nodes has operands before the operators that use them; the last is the root.
+	// They are the policy's own, so that what it costs to evaluate does not depend
+	// on how many others there are.
+	nodes  []pnode
 	leaves []int32 // elements it depends on
 	// repeated are those of leaves it depends on in more than one way. Three-valued
 	// logic is exact as long as none of them is unknown; else cases are tried.
@@ -57,7 +56,9 @@ const maxCases = 12
 // each with the path of policies that leads there.
 func CompilePolicies(elements []string, policies ...Policy) (*Policies, error) {
 	c := &compiler{
-		ps:       &Policies{list: slices.Clone(policies), roots: map[string]*compiled{}, leaves: map[string]int32{}},
+		ps:       &Policies{list: slices.Clone(policies), roots: map[string]*compiled{}},
+		roots:    map[string]int32{},
+		leaves:   map[string]int32{},
 		elements: map[string]bool{},
 		byName:   map[string]Policy{},
 		state:    map[string]uint8{},
@@ -91,8 +92,8 @@ func CompilePolicies(elements []string, policies ...Policy) (*Policies, error) {
 	if c.errs != nil {
 		return nil, errors.Join(c.errs...)
 	}
-	for _, r := range c.ps.roots {
-		c.ps.count(r)
+	for _, p := range policies {
+		c.ps.roots[p.Name] = c.extract(p, c.roots[p.Name])
 	}
 	return c.ps, nil
 }
@@ -101,6 +102,9 @@ type compiler struct {
 	ps       *Policies
 	elements map[string]bool
 	byName   map[string]Policy
+	nodes    []pnode          // of all policies
+	roots    map[string]int32 // of policies
+	leaves   map[string]int32 // elements
 	state    map[string]uint8 // of a policy: 1 being compiled, 2 done, 3 failed
 	path     []string
 	errs     []error
@@ -116,7 +120,7 @@ func (c *compiler) policy(name string) int32 {
 		c.bad(fmt.Errorf("%w: %s", ErrCycle, strings.Join(append(slices.Clone(c.path[i:]), name), " → ")))
 		return -1
 	case 2:
-		return c.ps.roots[name].root
+		return c.roots[name]
 	case 3:
 		return -1
 	}
@@ -129,7 +133,7 @@ func (c *compiler) policy(name string) int32 {
 		return -1
 	}
 	c.state[name] = 2
-	c.ps.roots[name] = &compiled{policy: c.byName[name], root: root}
+	c.roots[name] = root
 	return root
 }
 
@@ -152,43 +156,63 @@ func (c *compiler) node(n *node) int32 {
 	if !ok {
 		return -1
 	}
-	c.ps.nodes = append(c.ps.nodes, pnode{op: n.op, kids: kids})
-	return int32(len(c.ps.nodes) - 1)
+	c.nodes = append(c.nodes, pnode{op: n.op, kids: kids})
+	return int32(len(c.nodes) - 1)
 }
 
 func (c *compiler) leaf(name string) int32 {
-	i, ok := c.ps.leaves[name]
+	i, ok := c.leaves[name]
 	if !ok {
-		i = int32(len(c.ps.nodes))
-		c.ps.nodes = append(c.ps.nodes, pnode{name: name})
-		c.ps.leaves[name] = i
+		i = int32(len(c.nodes))
+		c.nodes = append(c.nodes, pnode{name: name})
+		c.leaves[name] = i
 	}
 	return i
 }
 
-// count finds the leaves of r, and the ways that lead to each.
-func (ps *Policies) count(r *compiled) {
-	ways := make([]uint8, r.root+1)
-	ways[r.root] = 1
+// extract copies what is below root, and finds the leaves, and the ways that lead
+// to each.
+func (c *compiler) extract(p Policy, root int32) *compiled {
+	seen, below := map[int32]bool{root: true}, []int32{root}
+	for i := 0; i < len(below); i++ {
+		for _, k := range c.nodes[below[i]].kids {
+			if !seen[k] {
+				seen[k] = true
+				below = append(below, k)
+			}
+		}
+	}
+	slices.Sort(below)
+	r := &compiled{policy: p, nodes: make([]pnode, len(below))}
+	at := make(map[int32]int32, len(below))
+	for i, b := range below {
+		at[b] = int32(i)
+		n := c.nodes[b]
+		kids := make([]int32, len(n.kids))
+		for j, k := range n.kids {
+			kids[j] = at[k]
+		}
+		r.nodes[i] = pnode{n.op, n.name, kids}
+	}
+	count := make([]uint8, len(below))
+	count[len(below)-1] = 1
 	// Operators come after their operands, so a node is complete when its turn
 	// comes from above.
-	for i := r.root; i >= 0; i-- {
-		if ways[i] == 0 {
-			continue
-		}
-		n := &ps.nodes[i]
+	for i := int32(len(below)) - 1; i >= 0; i-- {
+		n := &r.nodes[i]
 		for _, k := range n.kids {
-			ways[k] = min(2, ways[k]+ways[i])
+			count[k] = min(2, count[k]+count[i])
 		}
 		if n.op == opName {
 			r.leaves = append(r.leaves, i)
-			if ways[i] > 1 {
+			if count[i] > 1 {
 				r.repeated = append(r.repeated, i)
 			}
 		}
 	}
 	slices.Reverse(r.leaves)
 	slices.Reverse(r.repeated)
+	return r
 }
 
 // Len returns the number of policies.
@@ -215,7 +239,7 @@ func (ps *Policies) Elements(name string) []string {
 	}
 	out := make([]string, len(r.leaves))
 	for i, l := range r.leaves {
-		out[i] = ps.nodes[l].name
+		out[i] = r.nodes[l].name
 	}
 	return out
 }
@@ -228,23 +252,22 @@ func (ps *Policies) Eval(name string, element func(string) Truth) Truth {
 	if r == nil {
 		return IsUnknown
 	}
-	t, _ := ps.decide(r, ps.values(r, element))
+	t, _ := r.decide(r.values(element))
 	return t
 }
 
-// values returns the truth of all nodes up to the root; those not below it are
-// unknown.
-func (ps *Policies) values(r *compiled, element func(string) Truth) []Truth {
-	vals := make([]Truth, r.root+1)
+// values returns the truth of all elements, and room for that of the operators.
+func (r *compiled) values(element func(string) Truth) []Truth {
+	vals := make([]Truth, len(r.nodes))
 	for _, l := range r.leaves {
-		vals[l] = element(ps.nodes[l].name)
+		vals[l] = element(r.nodes[l].name)
 	}
 	return vals
 }
 
 // decide evaluates r. cases reports whether cases had to be tried.
-func (ps *Policies) decide(r *compiled, vals []Truth) (t Truth, cases bool) {
-	if t = ps.kleene(r, vals); t != IsUnknown {
+func (r *compiled) decide(vals []Truth) (t Truth, cases bool) {
+	if t = r.kleene(vals); t != IsUnknown {
 		return t, false
 	}
 	var open []int32
@@ -256,13 +279,13 @@ func (ps *Policies) decide(r *compiled, vals []Truth) (t Truth, cases bool) {
 	if len(open) == 0 || len(open) > maxCases {
 		return t, false
 	}
-	return ps.cases(r, vals, open), true
+	return r.cases(vals, open), true
 }
 
 // kleene fills in the operators of vals and returns the root's value.
-func (ps *Policies) kleene(r *compiled, vals []Truth) Truth {
+func (r *compiled) kleene(vals []Truth) Truth {
 	for i := range vals {
-		n := &ps.nodes[i]
+		n := &r.nodes[i]
 		switch n.op {
 		case opNot:
 			vals[i] = vals[n.kids[0]].Not()
@@ -278,21 +301,21 @@ func (ps *Policies) kleene(r *compiled, vals []Truth) Truth {
 			vals[i] = t
 		}
 	}
-	return vals[r.root]
+	return vals[len(vals)-1]
 }
 
 // cases tries both values of every element in open. If all agree, the policy does
 // not depend on them. It leaves vals as it was, but for the operators.
-func (ps *Policies) cases(r *compiled, vals []Truth, open []int32) Truth {
-	if t := ps.kleene(r, vals); t != IsUnknown || len(open) == 0 {
+func (r *compiled) cases(vals []Truth, open []int32) Truth {
+	if t := r.kleene(vals); t != IsUnknown || len(open) == 0 {
 		return t
 	}
 	l := open[0]
 	vals[l] = IsUp
-	t := ps.cases(r, vals, open[1:])
+	t := r.cases(vals, open[1:])
 	if t != IsUnknown {
 		vals[l] = IsDown
-		if ps.cases(r, vals, open[1:]) != t {
+		if r.cases(vals, open[1:]) != t {
 			t = IsUnknown
 		}
 	}
