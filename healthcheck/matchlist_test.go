@@ -243,3 +243,14 @@ func BenchmarkMatchScan(b *testing.B) {
 		l.Match(page)
 	}
 }
+
+// At the limit it is not decided whether a text is at the end.
+func TestMatchLimitCutThere(t *testing.T) {
+	t.Parallel()
+	l := mustMatchList(t, Pass, kind(MatchEnd, down("hay")))
+	reply := strings.Repeat("x", MaxReply-3) + "hay"
+	compareMatch(t, l, reply, []int{MaxReply})
+	compareMatch(t, l, reply+"!", []int{MaxReply, 1})
+	require.False(t, l.decidedAfter(reply))
+	require.True(t, l.decidedAfter(reply+"!"))
+}

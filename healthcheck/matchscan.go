@@ -114,7 +114,8 @@ func (s *Scan) offer(rule int32, start, end int) {
 // that it need not be read.
 func (s *Scan) Decided() bool {
 	if s.n >= MaxReply {
-		return true
+		// One more byte would only show that this is not the end.
+		return s.cut || !s.tailHere()
 	}
 	if len(s.l.rules) == 0 {
 		return true
@@ -156,6 +157,18 @@ func (s *Scan) Decided() bool {
 		}
 	}
 	return true
+}
+
+// tailHere reports whether a MatchEnd rule hits if the reply ends here.
+func (s *Scan) tailHere() bool {
+	for at := s.node; at >= 0; at = s.l.nodes[at].link {
+		for i := s.l.nodes[at].out; i >= 0; i = s.l.outs[i].next {
+			if s.l.outs[i].role == roleTail {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 type prefixState uint8
