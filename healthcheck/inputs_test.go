@@ -314,3 +314,21 @@ func TestProbeError(t *testing.T) {
 	require.ErrorIs(t, u.Err, cause)
 	require.ErrorIs(t, u.Err, ErrLocal)
 }
+
+// A clock that is set back neither makes a server suspect nor hides its silence.
+func TestTrafficClockSetBack(t *testing.T) {
+	t.Parallel()
+	var tr Traffic
+	now := time.Now()
+	tr.Sent(now)
+	tr.Sent(now.Add(time.Second))
+	require.Equal(t, time.Second, tr.silent())
+	now = now.Add(-time.Hour)
+	tr.Sent(now)
+	require.Zero(t, tr.silent())
+	tr.Heard()
+	tr.Sent(now.Add(time.Second))
+	require.Zero(t, tr.silent())
+	tr.Sent(now.Add(5 * time.Second))
+	require.Equal(t, 4*time.Second, tr.silent())
+}

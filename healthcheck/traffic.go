@@ -24,10 +24,12 @@ func (t *Traffic) Sent(now time.Time) {
 		return
 	}
 	ns := now.UnixNano()
-	if t.first.Load() == 0 {
-		t.first.CompareAndSwap(0, ns)
+	// A clock that was set back makes both times anew. Set forward, it can make a
+	// server suspect once.
+	if f := t.first.Load(); f == 0 || f-ns > trafficGrain {
+		t.first.CompareAndSwap(f, ns)
 	}
-	if ns-t.sent.Load() > trafficGrain {
+	if d := ns - t.sent.Load(); d > trafficGrain || d < -trafficGrain {
 		t.sent.Store(ns)
 	}
 }
