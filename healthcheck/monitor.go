@@ -80,9 +80,10 @@ type Monitor struct {
 	wakeAt  int64         // when it will anyhow
 
 	workers, idle, slowBusy int
-	unsettled               int           // checks without a first result
-	changes                 uint64        // of state, in all
-	shortest                time.Duration // of all intervals there have been
+	unsettled               int                  // checks without a first result
+	changes                 uint64               // of state, in all
+	shortest                time.Duration        // of all intervals there have been
+	held                    map[*target]struct{} // postponed until no check is unsettled
 
 	watchedOnly bool // OnResult is for watched checks
 
@@ -103,7 +104,7 @@ func (m *Monitor) limit() int {
 // NewMonitor returns a Monitor without checks.
 func NewMonitor(cfg *Config) (*Monitor, error) {
 	// A nanosecond ago, so that 0 can mean never.
-	m := &Monitor{epoch: time.Now().Add(-1), targets: map[string]*target{}, wake: make(chan struct{}, 1)}
+	m := &Monitor{epoch: time.Now().Add(-1), targets: map[string]*target{}, held: map[*target]struct{}{}, wake: make(chan struct{}, 1)}
 	if cfg != nil {
 		m.cfg = *cfg
 	}
@@ -137,7 +138,8 @@ func (m *Monitor) now() int64 { return int64(time.Since(m.epoch)) }
 // Set replaces the checks. Checks whose ID stays keep their state, history and
 // place in the schedule; if the Target changed, the counts of results in a row
 // start anew. Checks that are gone are forgotten without a transition, and a
-// probe of theirs still running counts no longer. If any check is wrong, Set
+// probe still running, of a check that is gone or of an old Target, is cancelled and
+// does not count. If any check is wrong, Set
 // changes nothing and reports all that is wrong, joined.
 func (m *Monitor) Set(checks ...Check) error {
 	if err := validateAll(checks); err != nil {
@@ -208,7 +210,8 @@ func (m *Monitor) store(checks []Check) {
 		m.shortest = min(m.shortest, c.FastInterval)
 		t := m.targets[c.ID]
 		if t == nil {
-			t = &target{check: c, seq: m.seq, heapAt: -1}
+			m.changes++ // what is still to be told of an earlier check of this ID is older
+			t = &target{check: c, seq: m.seq, heapAt: -1, change: m.changes}
 			m.seq++
 			m.unsettled++
 			m.targets[c.ID] = t
@@ -218,11 +221,16 @@ func (m *Monitor) store(checks []Check) {
 		old := t.check
 		t.check = c
 		if old.Target != c.Target {
-			t.damper.run, t.moved = 0, t.phase == probing
+			t.damper.run = 0
+			if t.phase == probing {
+				t.abandon()
+				m.schedule(t, now)
+				continue
+			}
 		}
 		// What changes the schedule takes effect now and not after an interval that
 		// may have been a day.
-		if t.phase == waiting || t.phase == parked {
+		if !t.fired && (t.phase == waiting || t.phase == parked) {
 			if old.Interval != c.Interval || old.FastInterval != c.FastInterval || old.NoKeepalive != c.NoKeepalive || old.Target != c.Target {
 				m.replan(t, now, now-int64(c.Interval)/2)
 			}
@@ -233,13 +241,13 @@ func (m *Monitor) store(checks []Check) {
 func (m *Monitor) forget(t *target) {
 	delete(m.targets, t.check.ID)
 	m.heap.remove(t)
+	delete(m.held, t)
 	t.gone = true
-	if !t.settled {
-		m.unsettled--
-	}
+	t.abandon()
+	m.settle(t)
 }
 
-// Trigger makes the check due now.
+// Trigger makes the check due now, or, if Run does not run, at its start.
 func (m *Monitor) Trigger(id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -247,11 +255,9 @@ func (m *Monitor) Trigger(id string) error {
 	if t == nil {
 		return fmt.Errorf("%w %q", ErrUnknownCheck, id)
 	}
-	switch t.phase {
-	case parked, waiting:
+	t.fired = true
+	if t.phase == parked || t.phase == waiting {
 		m.schedule(t, m.now())
-	case probing:
-		t.fired = true
 	}
 	return nil
 }
@@ -262,18 +268,28 @@ func (m *Monitor) Trigger(id string) error {
 // revives a target.
 func (m *Monitor) Report(id string, r Result) error {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	t := m.targets[id]
 	if t == nil {
-		m.mu.Unlock()
 		return fmt.Errorf("%w %q", ErrUnknownCheck, id)
 	}
 	now := m.now()
 	m.record(t, now, r, r.Verdict == Fail)
-	if t.phase == waiting || t.phase == parked {
-		m.replan(t, now, now)
+	if r.Verdict == Fail && !t.fired {
+		// The next probe may come earlier, but never later, however often something
+		// is reported.
+		switch due := t.due; t.phase {
+		case parked:
+			m.replan(t, now, now)
+		case waiting:
+			if t.plan(now, now, m.permille); t.due < due {
+				m.schedule(t, t.due)
+			} else {
+				t.due = due
+			}
+		}
 	}
-	m.mu.Unlock()
-	m.deliver()
+	m.deliver(false)
 	return nil
 }
 

@@ -21,10 +21,7 @@ func (m *Monitor) record(t *target, now int64, r Result, counts bool) {
 		r.Err = errors.New("healthcheck: prober gave no reason")
 	}
 	first := !t.settled
-	if first {
-		t.settled = true
-		m.unsettled--
-	}
+	m.settle(t)
 	if r.Verdict == Inconclusive && (first || errText(t.last.Err) != errText(r.Err)) {
 		m.cfg.Logger.Warn("check inconclusive", slog.String("check", t.check.ID), slog.Any("target", t.check.Target), slog.Any("err", r.Err))
 	}
@@ -69,10 +66,10 @@ func (m *Monitor) record(t *target, now int64, r Result, counts bool) {
 }
 
 // deliver calls the user for every event there is. One goroutine does so at a
-// time, with no lock held; what others add meanwhile it delivers too.
-func (m *Monitor) deliver() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// time; what others add meanwhile it delivers too. But one that is not to stay
+// leaves that to Run, if it runs: it is the user's, and might never get away. The
+// lock is held but for the calls themselves.
+func (m *Monitor) deliver(stay bool) {
 	if m.delivering {
 		return
 	}
@@ -82,20 +79,29 @@ func (m *Monitor) deliver() {
 		batch := m.events
 		m.events, m.spare = m.spare, nil
 		m.room.Broadcast()
-		m.mu.Unlock()
-		for i := range batch {
-			e := &batch[i]
-			if e.isResult {
-				m.cfg.OnResult(e.tr.Check, e.result, e.tr.Status)
-			} else {
-				m.cfg.OnTransition(e.tr)
-			}
-		}
+		m.tell(batch)
 		clear(batch)
-		m.mu.Lock()
 		m.spare = batch[:0]
 		if cap(batch) > maxEvents {
 			m.spare = nil
+		}
+		if !stay && m.running && len(m.events) > 0 {
+			m.poke()
+			return
+		}
+	}
+}
+
+// tell calls the user. The lock is held again after it, also when that panics.
+func (m *Monitor) tell(batch []event) {
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	for i := range batch {
+		e := &batch[i]
+		if e.isResult {
+			m.cfg.OnResult(e.tr.Check, e.result, e.tr.Status)
+		} else {
+			m.cfg.OnTransition(e.tr)
 		}
 	}
 }

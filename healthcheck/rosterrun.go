@@ -149,8 +149,12 @@ func (r *Roster) enlist(s *rserver, checks []Check) []Check {
 		c := s.conf.echoCheck()
 		r.echo[c.ID] = s
 		checks = append(checks, c)
-	} else {
+	} else if from := s.state; !from.KeepsSessions() {
 		s.state = Active // nothing to wait for
+		if from != Enabled {
+			s.since = time.Now()
+			r.tellServer(s, from)
+		}
 	}
 	if s.conf.Agent != nil {
 		c := s.conf.agentCheck()
@@ -280,15 +284,16 @@ func (r *Roster) lookAll() {
 // lookServer brings the server in line with what is wanted of it, and looks at
 // its ports.
 func (r *Roster) lookServer(s *rserver) {
-	if from, admin, now := s.state, s.effective(), time.Now(); admin != s.was {
-		if admin == Draining {
-			s.step(Shutdown, now)
-		} else {
-			s.step(Enable, now)
-		}
-		if admin == InService && s.state.Usable() {
-			s.ramp = now // after maintenance
-		}
+	from, admin, now := s.state, s.effective(), time.Now()
+	if admin == Draining {
+		s.step(Shutdown, now)
+	} else {
+		s.step(Enable, now)
+	}
+	if admin == InService && s.was != InService && s.state.Usable() {
+		s.ramp = now // after maintenance
+	}
+	if s.state != from || admin != s.was {
 		s.was = admin
 		r.tellServer(s, from)
 	}
@@ -348,11 +353,16 @@ func (r *Roster) deliver() {
 	for len(r.out) > 0 {
 		batch := r.out
 		r.out = nil
-		r.mu.Unlock()
-		for _, f := range batch {
-			f()
-		}
-		r.mu.Lock()
+		r.tell(batch)
+	}
+}
+
+// tell calls the user. The lock is held again after it, also when that panics.
+func (r *Roster) tell(batch []func()) {
+	r.mu.Unlock()
+	defer r.mu.Lock()
+	for _, f := range batch {
+		f()
 	}
 }
 

@@ -20,7 +20,8 @@ func (r *Roster) port(server, port string) (*rport, error) {
 
 // FailPassive fails a port, since the data plane found it dead: say, when
 // [SYNCount.SYN] returned true. The port's active check is repeated at once, and
-// the port comes back when that passes and the hold-down, if any, is over.
+// the port comes back when that passes and the hold-down, if any, is over. One that
+// has no check comes back at once, or when the hold-down is over.
 func (r *Roster) FailPassive(server, port string) error {
 	r.mu.Lock()
 	p, err := r.port(server, port)
@@ -60,6 +61,9 @@ func (r *Roster) Traffic(server string) *Traffic {
 
 // SetServerAdmin says what the administrator wants of a server.
 func (r *Roster) SetServerAdmin(server string, a Admin) error {
+	if _, err := a.MarshalText(); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	s := r.servers[server]
 	if s == nil {
@@ -76,6 +80,9 @@ func (r *Roster) SetServerAdmin(server string, a Admin) error {
 // SetPortAdmin says what the administrator wants of a port. The stricter of the
 // server's and the port's holds.
 func (r *Roster) SetPortAdmin(server, port string, a Admin) error {
+	if _, err := a.MarshalText(); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	p, err := r.port(server, port)
 	if err == nil {

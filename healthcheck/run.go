@@ -2,6 +2,7 @@ package healthcheck
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -19,6 +20,9 @@ const (
 	// overrunGrace is how long after its deadline a probe may take to return
 	// before the target is failed without it.
 	overrunGrace = time.Second
+	// lateGrace is how long after its deadline a pass may come, since this machine
+	// may have been busy.
+	lateGrace = 50 * time.Millisecond
 )
 
 // Stats counts what a Monitor did.
@@ -55,7 +59,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	now := m.now()
 	for _, t := range m.targets {
 		// Spread over one interval from now, however long ago they were added.
-		if t.phase == waiting && t.due < now {
+		if t.phase == waiting && t.due < now && !t.fired {
 			m.schedule(t, t.grid(now))
 		}
 	}
@@ -82,7 +86,12 @@ func (m *Monitor) Run(ctx context.Context) error {
 		}
 		m.wakeAt = now + int64(sleep)
 		if len(m.events) > 0 && !m.delivering {
-			wg.Go(m.deliver) // not here: a callback that blocks must not stop the schedule
+			// Not here: a callback that blocks must not stop the schedule.
+			wg.Go(func() {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				m.deliver(true)
+			})
 		}
 		m.mu.Unlock()
 		timer.Reset(sleep)
@@ -100,8 +109,9 @@ func (m *Monitor) Run(ctx context.Context) error {
 	m.mu.Unlock()
 	wg.Wait()
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.requeue()
-	m.mu.Unlock()
+	m.deliver(true)
 	return context.Cause(ctx)
 }
 
@@ -115,29 +125,29 @@ func (m *Monitor) nap() time.Duration {
 // not want Run's goroutines, and returns ErrRunning while Run runs.
 func (m *Monitor) Step(ctx context.Context) (n int, next time.Time, err error) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.running {
-		m.mu.Unlock()
 		return 0, time.Time{}, ErrRunning
 	}
 	m.running = true
+	defer func() {
+		m.running = false
+		m.requeue()
+		if len(m.heap) > 0 {
+			next = m.time(m.heap[0].due)
+		}
+	}()
 	m.pop(m.now())
+	m.deliver(true)
 	for ctx.Err() == nil {
 		t := m.take()
 		if t == nil {
 			break
 		}
 		m.probe(ctx, t)
-		m.mu.Unlock()
-		m.deliver()
-		m.mu.Lock()
+		m.deliver(true)
 		n++
 	}
-	m.running = false
-	m.requeue()
-	if len(m.heap) > 0 {
-		next = m.time(m.heap[0].due)
-	}
-	m.mu.Unlock()
 	return n, next, context.Cause(ctx)
 }
 
@@ -164,10 +174,15 @@ func (m *Monitor) schedule(t *target, due int64) {
 func (m *Monitor) push(t *target) {
 	m.heap.push(t)
 	if t.due < m.wakeAt {
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+		m.poke()
+	}
+}
+
+// poke wakes the scheduler.
+func (m *Monitor) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -205,14 +220,35 @@ func (m *Monitor) pop(now int64) {
 // postponed reports whether t, which is due, has to wait for others, and then
 // schedules it later.
 func (m *Monitor) postponed(t *target, now int64) bool {
-	if !t.check.BringUpLast || !t.settled || m.unsettled == 0 || t.state.KeepsSessions() || t.damper.run <= 0 {
+	if !t.check.BringUpLast || t.fired || !t.settled || m.unsettled == 0 || t.state.KeepsSessions() || t.damper.run <= 0 {
 		return false
 	}
-	if now-t.lastProbe > int64(t.check.Interval)+int64(t.check.FastInterval) {
+	latest := t.lastProbe + int64(t.check.Interval) + int64(t.check.FastInterval)
+	if now >= latest {
 		return false
 	}
-	m.schedule(t, now+int64(MinInterval))
+	m.held[t] = struct{}{}
+	m.schedule(t, latest)
 	return true
+}
+
+// settle notes that t had its first result, or is gone. With the last of them
+// those that were postponed may go on, spread like probes in transition.
+func (m *Monitor) settle(t *target) {
+	if t.settled {
+		return
+	}
+	t.settled = true
+	if m.unsettled--; m.unsettled > 0 || len(m.held) == 0 {
+		return
+	}
+	now := m.now()
+	for h := range m.held {
+		if due := now + spread(h.seq, int64(h.check.FastInterval)); h.phase == waiting && due < h.due {
+			m.schedule(h, due)
+		}
+	}
+	clear(m.held)
 }
 
 // overran fails a target whose probe did not return by its deadline. The probe
@@ -245,13 +281,18 @@ func (m *Monitor) take() *target {
 func (m *Monitor) worker(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	counted := true
+	defer func() {
+		if counted {
+			m.workers--
+		}
+	}()
 	for {
 		t := m.take()
 		for t == nil || len(m.events) > maxEvents {
 			if !m.running {
 				m.idle--
-				m.workers--
-				if t != nil {
+				if t != nil && !t.gone {
 					m.schedule(t, t.due)
 				}
 				return
@@ -265,12 +306,21 @@ func (m *Monitor) worker(ctx context.Context) {
 		}
 		m.idle--
 		m.probe(ctx, t)
-		m.idle++
-		if len(m.events) > 0 {
-			m.mu.Unlock()
-			m.deliver()
-			m.mu.Lock()
+		if len(m.events) > 0 && !m.delivering {
+			// A callback may take its time. Another may work in this one's place.
+			m.workers--
+			counted = false
+			if m.quick.len()+m.slow.len() > 0 {
+				m.poke()
+			}
+			m.deliver(true)
+			if m.workers >= m.limit() {
+				return
+			}
+			m.workers++
+			counted = true
 		}
+		m.idle++
 	}
 }
 
@@ -287,55 +337,78 @@ func (m *Monitor) probe(ctx context.Context, t *target) {
 	m.stats.MaxLate = max(m.stats.MaxLate, time.Duration(start-t.due))
 	m.stats.InFlight++
 	m.stats.Probes++
-	t.phase, t.lastProbe, t.overrun, t.moved, t.fired = probing, start, false, false, false
+	delete(m.held, t)
+	t.phase, t.lastProbe, t.overrun, t.fired = probing, start, false, false
 	t.due = start + int64(t.check.Timeout) + int64(overrunGrace)
 	m.push(t)
 	slow := t.slow
 	if slow {
 		m.slowBusy++
 	}
-	c := t.check
+	c, run := t.check, t.run
+	within, cancel := context.WithTimeout(ctx, c.Timeout)
+	t.cancel = cancel
+	r := Undecided("panic", c.Target, errors.New("prober ended its goroutine"))
+	// Deferred, so that all is in order also when the prober calls runtime.Goexit.
+	defer func() {
+		cancel()
+		m.mu.Lock()
+		m.stats.InFlight--
+		if slow {
+			m.slowBusy--
+		}
+		if !t.gone && t.run == run {
+			m.finish(ctx, t, &c, start, r)
+		}
+	}()
 	m.mu.Unlock()
+	r = m.call(within, &c)
+}
 
-	r := m.call(ctx, &c)
-
-	m.mu.Lock()
+// finish takes in the result of a probe of t by c.
+func (m *Monitor) finish(ctx context.Context, t *target, c *Check, start int64, r Result) {
 	now := m.now()
-	m.stats.InFlight--
-	if slow {
-		m.slowBusy--
-	}
 	m.heap.remove(t)
-	if t.gone {
-		return
-	}
+	t.cancel = nil
 	t.slow = now-start > int64(c.Timeout)/2
 	switch {
-	case ctx.Err() != nil || t.moved:
-		// The result is about the end of Run, or about another target.
+	case ctx.Err() != nil:
+		// The result is about the end of Run.
 	case t.overrun:
 		// Counted already.
 	default:
 		if r.Latency == 0 {
 			r.Latency = time.Duration(now - start)
 		}
+		if r.Verdict == Pass && r.Latency > c.Timeout+lateGrace {
+			err := fmt.Errorf("passed after %v, though its time was %v", r.Latency.Round(time.Millisecond), c.Timeout)
+			r = Result{Verdict: Fail, Err: &ProbeError{Op: "deadline", Target: c.Target, Err: err}, Latency: r.Latency}
+		}
 		if r.Verdict != Inconclusive {
 			t.concluded = start
 		}
 		m.record(t, now, r, true)
 	}
-	if t.fired || t.moved {
+	if t.fired {
 		m.schedule(t, now)
 	} else {
 		m.replan(t, now, start)
 	}
 }
 
+// abandon gives up on the running probe of t, if there is one: whatever it still
+// finds out does not count.
+func (t *target) abandon() {
+	if t.phase == probing {
+		t.run++
+		t.cancel()
+		t.cancel = nil
+	}
+}
+
 // call makes the probe itself. A prober that panics says nothing about its
 // target, and must not take the data plane along.
 func (m *Monitor) call(ctx context.Context, c *Check) (r Result) {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
 			m.cfg.Logger.Error("prober panicked", slog.String("check", c.ID), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))

@@ -1,6 +1,7 @@
 package healthcheck
 
 import (
+	"context"
 	"math/bits"
 	"time"
 )
@@ -23,14 +24,16 @@ type target struct {
 	failures  uint64
 	history   ring
 
+	run    uint32             // goes up with every probe that is abandoned
+	cancel context.CancelFunc // of the running probe
+
 	due     int64 // when to look at it next
 	heapAt  int32 // index in the heap, or -1
 	phase   phase
 	slow    bool // the last probe took most of its time
 	overrun bool // the running probe was given up on
 	gone    bool // removed
-	moved   bool // got another address while being probed
-	fired   bool // triggered while busy: probe again at once
+	fired   bool // triggered, and no probe has started since
 	settled bool // had a first result
 }
 

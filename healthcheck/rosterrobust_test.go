@@ -1,0 +1,91 @@
+package healthcheck_test
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/healthcheck"
+)
+
+// A server without an echo check keeps its shutdown over a new configuration, and
+// says so when it comes up since its echo check was taken away.
+func TestRosterServerWithoutEcho(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		setup := healthcheck.Setup{Servers: []healthcheck.Server{plain("a", s1, new(fake))}}
+		g := newRig(t, setup)
+		time.Sleep(6 * time.Second)
+		state := func() healthcheck.State { st, _ := g.Server("a"); return st.State }
+		require.NoError(t, g.SetServerAdmin("a", healthcheck.Draining))
+		require.Equal(t, healthcheck.Graceful, state())
+		g.take()
+		require.NoError(t, g.Set(setup))
+		require.Equal(t, healthcheck.Graceful, state())
+		require.Empty(t, g.take())
+
+		echo := new(fake)
+		echo.down()
+		setup.Servers[0].Echo = echo
+		require.NoError(t, g.Set(setup))
+		time.Sleep(time.Minute)
+		require.Equal(t, healthcheck.Failed, state())
+		g.take()
+		setup.Servers[0].Echo = nil
+		require.NoError(t, g.Set(setup))
+		require.Equal(t, healthcheck.Graceful, state()) // it is still to be drained
+		require.Equal(t, []string{"a failed→active draining", "a active→graceful draining", "a/80 failed→graceful usable=false"}, g.take())
+	})
+}
+
+func TestRosterRefusesUnknownAdmin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := newRig(t, healthcheck.Setup{Servers: []healthcheck.Server{plain("a", s1, new(fake))}})
+		require.ErrorContains(t, g.SetServerAdmin("a", 7), "invalid Admin 7, want 0 to 2")
+		require.ErrorContains(t, g.SetPortAdmin("a", "80", 7), "invalid Admin 7, want 0 to 2")
+		require.Equal(t, healthcheck.InService, g.port("a", "80").Admin)
+	})
+}
+
+// What is still to be told of a check that was removed is not taken for news of
+// one that was added under the same name.
+func TestRosterElementRemovedAndAdded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		setup := func(attached bool, p healthcheck.Prober) healthcheck.Setup {
+			port := healthcheck.Port{Port: 80}
+			if attached {
+				port.Element = "e"
+			}
+			return healthcheck.Setup{
+				Elements: []healthcheck.Check{{ID: "e", Target: web1, Prober: p, Interval: time.Hour}},
+				Servers:  []healthcheck.Server{{Name: "a", Addr: s1, Ports: []healthcheck.Port{port}}},
+			}
+		}
+		dead := new(fake)
+		dead.set(healthcheck.Result{Verdict: healthcheck.Fail, Final: true, Err: errRefused})
+		blocked := make(chan struct{})
+		r, err := healthcheck.NewRoster(&healthcheck.RosterConfig{Monitor: healthcheck.Config{OnResult: func(healthcheck.Check, healthcheck.Result, healthcheck.Status) { <-blocked }}})
+		require.NoError(t, err)
+		require.NoError(t, r.Set(setup(true, dead)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		require.NoError(t, r.Monitor().Trigger("element:e"))
+		time.Sleep(time.Second) // it failed, and nobody has been told
+		st, _ := r.Monitor().Status("element:e")
+		require.Equal(t, healthcheck.Failed, st.State)
+		never := healthcheck.ProberFunc(func(context.Context, netip.AddrPort) healthcheck.Result { return healthcheck.Result{} })
+		require.NoError(t, r.Set(setup(false, never)))
+		require.NoError(t, r.Set(setup(true, never)))
+		close(blocked)
+		time.Sleep(2 * time.Hour)
+		st, _ = r.Monitor().Status("element:e")
+		require.Equal(t, healthcheck.Enabled, st.State)
+		p, _ := r.Port("a", "80")
+		require.Equal(t, healthcheck.Active, p.State) // as its server was when the element was not there
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+	})
+}
