@@ -31,21 +31,25 @@ func ParseClientHello(b []byte) (ClientHello, error) {
 }
 
 // ParseSessionID returns the session ID of the hello at the start of b, what a client
-// sent, as soon as the ID is there: what follows it is not looked at and may be missing. It
-// is for those who need nothing else, and several times faster. Its errors are those of
-// [ParseClientHello].
-func ParseSessionID(b []byte) (SessionID, error) {
+// sent. It is for those who need nothing else, and several times faster. Of a hello whose
+// first record and first 76 bytes hold the ID, what follows is not looked at and may be
+// missing. Its errors are those of [ParseClientHello].
+func ParseSessionID(b []byte) (id SessionID, err error) {
 	// Up to the ID: headers of record and message, version, random, length of the ID.
-	const head = recordHeader + messageHeader + 2 + 32 + 1
-	if len(b) >= head+maxKey && b[0] == recHandshake && b[1] == 3 && b[2] <= 4 && b[5] == msgClientHello && b[6] == 0 && b[9] == 3 {
-		record := int(b[3])<<8 | int(b[4])
-		body := int(b[7])<<8 | int(b[8])
-		n := int(b[head-1])
-		if n <= maxKey && record <= maxRecord && head+n <= recordHeader+record && head+n <= recordHeader+messageHeader+body && body <= MaxHello-messageHeader {
-			if n == maxKey {
-				return SessionID{key{[maxKey]byte(b[head:]), maxKey}}, nil
-			}
-			return SessionID{makeKey(b[head : head+n])}, nil
+	const (
+		head = recordHeader + messageHeader + 2 + 32 + 1
+		rest = 2 + 32 + 1 + maxKey // of the message
+	)
+	if len(b) >= head+maxKey {
+		h := (*[head + maxKey]byte)(b)
+		// One word holds 22, 3, minor version, record length 2, 1, 0, and half a length.
+		w := binary.BigEndian.Uint64(h[:8])
+		record, body := uint(w>>24&0xffff), uint(w&0xff)<<8|uint(h[8])
+		if w&^0xffff_ff00_00ff == recHandshake<<56|3<<48|msgClientHello<<16 && h[2] <= 4 && h[9] == 3 && h[head-1] == maxKey &&
+			record-(messageHeader+rest) <= maxRecord-(messageHeader+rest) && body-rest <= MaxHello-messageHeader-rest {
+			id.k = fullKey
+			id.k.b = [maxKey]byte(h[head:])
+			return id, nil
 		}
 	}
 	return sessionIDByParsing(b)

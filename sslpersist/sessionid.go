@@ -10,11 +10,17 @@ const maxKey = 32
 
 // key is what the tables are keyed by: up to 32 bytes, the rest zero. The length is a whole
 // word behind them so that a key is copied in aligned pieces: with a byte in front, loads
-// straddled two stores that were not yet done, at 20 ns a copy.
+// straddled two stores that were not yet done, at 20 ns a copy. The word behind it makes
+// the last piece whole: 7 of 21 ns of ParseSessionID.
 type key struct {
 	b [maxKey]byte
 	n uint64
+	_ uint64
 }
+
+// fullKey is all zero but for its length, and never changed. Copied as a whole it writes
+// the length and the word behind it as one piece, as they are read again.
+var fullKey = key{n: maxKey}
 
 func makeKey(b []byte) (k key) {
 	if len(b) == maxKey {
@@ -96,6 +102,6 @@ func (k *key) unmarshal(what string, text []byte) error {
 	if err != nil {
 		return fmt.Errorf("sslpersist: %s %q: %w", what, text, err)
 	}
-	*k = key{b, uint64(n)}
+	*k = key{b: b, n: uint64(n)}
 	return nil
 }

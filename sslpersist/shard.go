@@ -18,7 +18,7 @@ type entry struct {
 
 func (e *entry) owner() uint32 { return e.meta >> 6 }
 
-func (e *entry) key() key { return key{e.b, uint64(e.meta & 63)} }
+func (e *entry) key() key { return key{b: e.b, n: uint64(e.meta & 63)} }
 
 func (e *entry) is(k *key) bool { return uint64(e.meta&63) == k.n && e.b == k.b }
 
