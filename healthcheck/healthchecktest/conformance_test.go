@@ -69,3 +69,20 @@ func TestHelloLeaksNothing(t *testing.T) {
 	healthchecktest.NoLeaks(t, hello{}, 1000, 5*time.Second, healthchecktest.Closed(t))
 	healthchecktest.NoLeaks(t, hello{}, 100, 5*time.Second, says("no\n")(t), says("hello\n")(t))
 }
+
+// A test of a prober of one's own, as it stands in a file of tests.
+func ExampleTestProber() {
+	_ = func(t *testing.T) { // func TestHello(t *testing.T)
+		healthchecktest.TestProber(t, hello{}, healthchecktest.Env{
+			Good: func(t *testing.T) netip.AddrPort {
+				return healthchecktest.Serve(t, func(c net.Conn) { fmt.Fprintln(c, "hello") })
+			},
+			Bad: func(t *testing.T) netip.AddrPort {
+				return healthchecktest.Serve(t, func(c net.Conn) { fmt.Fprintln(c, "go away") })
+			},
+			TCP: true,
+		})
+		healthchecktest.NoLeaks(t, hello{}, 1000, 5*time.Second, healthchecktest.Closed(t))
+	}
+	// Output:
+}
