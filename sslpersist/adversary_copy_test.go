@@ -301,3 +301,30 @@ func TestForgottenNodesAreGone(t *testing.T) {
 	require.Zero(t, tab.Len())
 	require.LessOrEqual(t, len(*tab.e.owners.list.Load()), 101)
 }
+
+// A snapshot taken into a table in use makes nothing older or younger than it is.
+func TestRestoreIntoALiveTable(t *testing.T) {
+	now := time.Now()
+	old := newTestTable(t, nil)
+	for i := range uint64(20) {
+		require.NoError(t, old.LearnAt(now.Add(time.Duration(i)*time.Second), numbered(i), "a"))
+	}
+	var buf bytes.Buffer
+	now = now.Add(5 * time.Minute)
+	require.NoError(t, old.WriteSnapshot(&buf, now, name))
+	tab := newTestTable(t, &Config[string]{MaxEntries: 30})
+	for i := range uint64(20) {
+		require.NoError(t, tab.LearnAt(now, numbered(100+i), "a"))
+	}
+	st, err := tab.Restore(&buf, now, byName)
+	require.NoError(t, err)
+	require.Equal(t, RestoreStats{Restored: 10, Refused: 10}, st)
+	for i := range uint64(20) {
+		ends := now.Add(5*time.Minute + time.Duration(i)*time.Second)
+		_, ok := tab.PeekAt(ends.Add(-time.Millisecond), numbered(i))
+		require.Equal(t, i >= 10, ok, "the newest are kept")
+		_, ok = tab.PeekAt(ends.Add(time.Millisecond), numbered(i))
+		require.False(t, ok, i)
+	}
+	require.Equal(t, 20, tab.Len())
+}

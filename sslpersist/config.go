@@ -19,11 +19,12 @@ type Config[N comparable] struct {
 	MaxEntries int
 	// TTL is the time after its last use that an entry is gone; default 10 minutes.
 	TTL time.Duration
-	// TTLOf, if not nil, is the idle time of entries bound to n; 0 means TTL. It is asked
+	// TTLOf, if not nil, is the idle time of entries bound to n; 0 or less means TTL. It is asked
 	// when n gets its first entry; SetTTL changes it later. It is called with a lock held,
 	// so it must not call the table.
 	TTLOf func(n N) time.Duration
-	// Feed is the number of changes remembered for Changes; default 0, no feed.
+	// Feed is the number of changes remembered for Changes, at most 1<<24; default 0, no
+	// feed. A change takes about 100 bytes, from the beginning.
 	Feed int
 }
 

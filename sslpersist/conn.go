@@ -74,8 +74,9 @@ type use[N comparable] struct {
 // there is a hello or an error, let it Choose, tell it by Bind who was chosen, then feed
 // it both directions until it is Done, and Touch it on every packet.
 //
-// It is safe for concurrent use, by one goroutine a direction for example, and must not be
-// copied. It needs no closing.
+// Make one by [Farm.Open]. It is safe for concurrent use, by one goroutine a direction for
+// example, if what is read is fed before it is sent on. It must not be copied and needs no
+// closing.
 type Conn[N comparable] struct {
 	farm   *Farm[N]
 	client netip.Addr
@@ -138,7 +139,8 @@ type Choice[N comparable] struct {
 }
 
 // Choose says where the connection should go by what is known, asking available about the
-// nodes that come into question. It binds nothing.
+// nodes that come into question, at most once for each binding found. It binds nothing.
+// Available is called with the connection's lock held, so it must not use c.
 func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N] {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -84,7 +84,11 @@ func ExampleTable() {
 }
 
 func ExampleKeyTable() {
-	t, _ := sslpersist.NewKeyTable[string](nil)
+	t, err := sslpersist.NewKeyTable(&sslpersist.KeyConfig[string]{MaxEntries: 1000})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	now := time.Now()
 	ticket := func(serial byte) sslpersist.TicketMark {
 		b := append([]byte("name of the key."), make([]byte, 100)...)
@@ -119,9 +123,56 @@ func ExampleFarm() {
 	_, _ = second.Client(hello([]byte{0xca, 0xfe}))
 	choice := second.Choose(now, available)
 	fmt.Println(choice.By, choice.Node)
+	fmt.Println(farm.Stats().BySession, farm.Stats().IDs.Learned)
 	// Output:
 	// metric
 	// session ID server 2
+	// 1 1
+}
+
+func ExampleAddrTable() {
+	farm, err := sslpersist.NewFarm(&sslpersist.Settings[string]{ClientAddr: true, Feed: 100})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := time.Now()
+	client := netip.MustParseAddr("192.0.2.1")
+	first := farm.Open(client)
+	_, _ = first.Client(hello(nil))
+	first.Bind(now, "server 2")
+
+	second := farm.Open(client)
+	_, _ = second.Client(hello(nil))
+	choice := second.Choose(now, func(string) sslpersist.Availability { return sslpersist.Up })
+	fmt.Println(choice.By, choice.Node)
+	for addr, node := range farm.Addrs().All() {
+		fmt.Println(addr, node)
+	}
+	// Output:
+	// client address server 2
+	// 192.0.2.1 server 2
+}
+
+func ExampleAppendDelta() {
+	a, _ := sslpersist.NewTable(&sslpersist.Config[int]{Feed: 100})
+	b, _ := sslpersist.NewTable[int](nil)
+	id, _ := sslpersist.SessionIDFrom([]byte{0xca, 0xfe})
+	_ = a.Learn(id, 7)
+
+	names := map[string]int{"seven": 7}
+	changes, _ := a.Changes(nil, 0)
+	wire, err := sslpersist.AppendDelta(nil, changes[0], func(int) string { return "seven" })
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, _, known, err := sslpersist.ParseDelta(wire, func(s string) (int, bool) { n, ok := names[s]; return n, ok })
+	fmt.Println(len(wire), known, err, b.Apply(time.Now(), d))
+	fmt.Println(b.Lookup(id))
+	// Output:
+	// 28 true <nil> <nil>
+	// 7 true
 }
 
 func ExampleFarm_WriteSnapshot() {

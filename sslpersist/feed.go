@@ -174,7 +174,8 @@ func (t *Table[N]) Changes(dst []Delta[N], after uint64) ([]Delta[N], error) {
 func (t *Table[N]) LastSeq() uint64 { return t.e.lastSeq() }
 
 // Apply makes a change of another table here, and does not tell of it. What is newer here
-// stays, what is too old by now is passed over. Apply changes in the order of their
+// stays, what is too old by now is passed over, and a use long past may count as a later
+// one: such an entry lives longer by at most its idle time. Apply changes in the order of their
 // numbers; to apply some again does no harm if all that follow them are applied again too.
 // It returns ErrFull if there is no room, and an error for a delta that makes no sense.
 func (t *Table[N]) Apply(now time.Time, d Delta[N]) error { return t.e.apply(now, d) }

@@ -27,7 +27,7 @@ type KeyConfig[N comparable] struct {
 	// Prefix is the length of a key name in bytes, 4 to 32; default 16, as OpenSSL, nginx
 	// and BoringSSL have it.
 	Prefix int
-	// MaxEntries bounds the key names; default 65,536.
+	// MaxEntries bounds the key names; default 65,536, at most 1<<26.
 	MaxEntries int
 	// MaxOnce bounds the prefixes that were seen once and may or may not be key names;
 	// default 4096. Beyond it the one not seen for longest is given up.

@@ -20,7 +20,7 @@ type Settings[N comparable] struct {
 	Ports []uint16
 
 	// MaxEntries, TTL, TTLOf and Feed are those of Config. The idle times and Feed hold for
-	// key names and client addresses as well.
+	// key names and client addresses as well, each table having its own feed.
 	MaxEntries int
 	TTL        time.Duration
 	TTLOf      func(n N) time.Duration

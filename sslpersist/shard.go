@@ -144,8 +144,9 @@ func (s *shard) remove(slot uint32) {
 }
 
 // link puts a slot where last belongs in its owner's order: at the head, or a few entries
-// behind it, since clocks of callers differ a little. Where it belongs further behind it
-// is given the time of its neighbour: an order that is true matters more.
+// behind it, since clocks of callers differ a little, or at the tail, as what a snapshot
+// knows. Where it belongs in between it is given the time of its neighbour: an order that
+// is true matters more.
 func (s *shard) link(slot uint32, last int64) {
 	const near = 4
 	e := s.at(slot)
@@ -158,7 +159,11 @@ func (s *shard) link(slot uint32, last int64) {
 	older := o.head
 	for i := 0; older != 0 && s.at(older).last > last; i++ {
 		if i == near {
-			last = s.at(older).last
+			if last <= s.at(o.tail).last {
+				newer, older = o.tail, 0
+			} else {
+				last = s.at(older).last
+			}
 			break
 		}
 		newer, older = older, s.at(older).next

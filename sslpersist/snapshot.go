@@ -3,6 +3,7 @@ package sslpersist
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -209,16 +210,9 @@ func restoreSnapshot[N comparable](r io.Reader, now time.Time, byName func(strin
 	for i, s := range names {
 		nodes[i].n, nodes[i].known = byName(s)
 	}
-	// Oldest first, since the order of expiry is made by adding at the near end.
-	slices.SortFunc(entries, func(a, b restored) int {
-		switch {
-		case a.idle > b.idle:
-			return -1
-		case a.idle < b.idle:
-			return 1
-		}
-		return 0
-	})
+	// Newest first: each goes to the tail of the order of expiry, behind what is there
+	// already, and if there is not room for all the oldest are left out.
+	slices.SortFunc(entries, func(a, b restored) int { return cmp.Compare(a.idle, b.idle) })
 	away := max(0, now.Sub(saved)) // a clock set back makes nothing younger
 	for i := range entries {
 		en := &entries[i]
@@ -258,7 +252,8 @@ func (t *Table[N]) WriteSnapshot(w io.Writer, now time.Time, name func(N) string
 
 // Restore adds the bindings of a snapshot, which is read into memory and checked as a
 // whole first: of a damaged one nothing is used and ErrSnapshot returned. Time goes on
-// while a snapshot lies around. What is bound already stays. Entries of nodes that byName
+// while a snapshot lies around. What is bound already stays, and if there
+// is not room for all the oldest are refused. Entries of nodes that byName
 // does not know are dropped and counted. Beside the table it takes about 120 bytes an
 // entry while it works.
 func (t *Table[N]) Restore(r io.Reader, now time.Time, byName func(string) (N, bool)) (RestoreStats, error) {

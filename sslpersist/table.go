@@ -14,7 +14,8 @@ import (
 // from being remembered, but not have old ones forgotten.
 //
 // Make one with [NewTable]. It is safe for concurrent use and must not be copied. Methods
-// whose names end in At take the time from the caller; the others ask the clock.
+// whose names end in At take the time from the caller; the others ask the clock. Callers'
+// times may differ a little, and go backwards: a time before the last use changes nothing.
 type Table[N comparable] struct{ e *engine[N] }
 
 // NewTable returns an empty table, or every fault of cfg at once.
