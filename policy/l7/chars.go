@@ -35,6 +35,11 @@ func isScheme(b []byte) bool {
 	return len(b) > 0
 }
 
+// isHostByte reports whether c may be in a host that is not in brackets.
+func isHostByte(c byte) bool {
+	return c > ' ' && c < 0x7f && strings.IndexByte("\"#,/:<>?@[\\]^`{|}", c) < 0
+}
+
 // validHost reports whether b can be a host with or without port, or is empty: no user, no
 // list, no path, no white space. RFC 3986 section 3.2 without userinfo and with non-ASCII names
 // refused.
@@ -63,7 +68,7 @@ func validHost(b []byte) bool {
 			i = len(b)
 		}
 		for _, c := range b[:i] {
-			if c <= ' ' || c >= 0x7f || strings.IndexByte("\"#,/<>?@[\\]^`{|}", c) >= 0 {
+			if !isHostByte(c) {
 				return false
 			}
 		}

@@ -69,12 +69,18 @@ func (c *chunker) step(b []byte) (n int, data bool, err error) {
 		c.trailer += n
 		if len(line) == 0 {
 			c.state = chunkDone
-		} else if i := bytes.IndexByte(line, ':'); i < 0 || !allToken(line[:i]) {
+		} else if i := bytes.IndexByte(line, ':'); i < 0 || !allToken(line[:i]) || frames(line[:i]) {
 			return 0, false, errTrailer
 		}
 		return n, false, nil
 	}
 	return 0, false, nil
+}
+
+// frames reports whether a field says where a request ends or whom it is for: a trailer
+// must not, RFC 9110 section 6.5.1, and a reader who merges trailers would believe it.
+func frames(name []byte) bool {
+	return equalFold(name, "content-length") || equalFold(name, "transfer-encoding") || equalFold(name, "host")
 }
 
 // chunkLine returns the line at the start of b and its length with CR LF, or 0.

@@ -5,34 +5,24 @@ import (
 	"slices"
 )
 
-// truth is the answer of a method: what is not known yet may become known with more
-// bytes, and then does not change any more.
-type truth uint8
-
-const (
-	no truth = iota
-	yes
-	unknown
-)
-
-func truthOf(b bool) truth {
+func findingOf(b bool) Finding {
 	if b {
-		return yes
+		return Holds
 	}
-	return no
+	return Fails
 }
 
-func and(a, b truth) truth {
-	if a == no || b == no {
-		return no
+func and(a, b Finding) Finding {
+	if a == Fails || b == Fails {
+		return Fails
 	}
-	return max(a, b) // unknown if either is
+	return max(a, b) // Undecided if either is
 }
 
 // or is for the two parts of a request.
-func or(a, b truth) truth {
-	if a == yes || b == yes {
-		return yes
+func or(a, b Finding) Finding {
+	if a == Holds || b == Holds {
+		return Holds
 	}
 	return max(a, b)
 }
@@ -48,11 +38,14 @@ type classifier struct {
 	chunkPos int
 	decoded  []byte // chunked body so far
 	bodyDone bool
+	waiting  bool // for the body: the head alone did not decide
 
 	path     []byte // normalised
 	pathDone bool
 	scratch  []byte
 	line     int // lines seen at the last early evaluation, plus one
+
+	visit func(row int, first, second Finding) // nil but for Explain
 }
 
 // reset makes ready for the next request of the connection.
@@ -60,7 +53,7 @@ func (c *classifier) reset() {
 	c.parser.reset()
 	*c = classifier{
 		policy: c.policy, in: c.in, parser: c.parser,
-		decoded: c.decoded[:0], path: c.path[:0], scratch: c.scratch,
+		decoded: c.decoded[:0], path: c.path[:0], scratch: c.scratch, visit: c.visit,
 	}
 }
 
@@ -78,8 +71,14 @@ func (c *classifier) classify(b []byte) Decision {
 	if c.err == nil {
 		c.err = c.parser.feed(b)
 	}
+	if c.err == nil && c.waiting {
+		c.err = c.readBody(b)
+	}
 	if c.err != nil {
 		return Decision{Verdict: Refused, Err: c.err}
+	}
+	if c.waiting && !c.bodyDone && !final {
+		return Decision{} // trying all rows again for every byte would be slow
 	}
 	if !c.parser.done && !final && (!p.cfg.Early || c.line == c.parser.line+1) {
 		return Decision{}
@@ -89,6 +88,7 @@ func (c *classifier) classify(b []byte) Decision {
 	if c.err != nil {
 		return Decision{Verdict: Refused, Err: c.err}
 	}
+	c.waiting = d.Verdict == NeedMore && c.parser.done
 	return d
 }
 
@@ -97,14 +97,14 @@ func (c *classifier) rows(b []byte, final bool) Decision {
 	p := c.policy
 	for i := range p.rows {
 		r := &p.rows[i]
-		holds := c.holds(&r.first, b, final)
-		if holds != no { // a body that does not matter must not be read
-			holds = and(holds, c.holds(&r.second, b, final))
+		first, second := c.both(r, b, final)
+		if c.visit != nil {
+			c.visit(i, first, second)
 		}
-		switch holds {
-		case yes:
+		switch and(first, second) {
+		case Holds:
 			return Decision{Verdict: Decided, Action: r.action, Rule: &p.rules[i]}
-		case unknown:
+		case Undecided:
 			if final {
 				return Decision{Verdict: BudgetUsedUp, Action: p.cfg.Default}
 			}
@@ -114,30 +114,46 @@ func (c *classifier) rows(b []byte, final bool) Decision {
 	return Decision{Verdict: NoMatch, Action: p.cfg.Default}
 }
 
+// both evaluates the methods of a row, the second only if the first does not settle it. One
+// that looks in the body comes last: a body that does not matter must not be read,
+// since whether it has arrived, and is sound, depends on how the bytes were cut.
+func (c *classifier) both(r *row, b []byte, final bool) (first, second Finding) {
+	if r.first.in != InHead && r.second.in == InHead {
+		if second = c.holds(&r.second, b, final); second != Fails {
+			first = c.holds(&r.first, b, final)
+		}
+		return first, second
+	}
+	if first = c.holds(&r.first, b, final); first != Fails {
+		second = c.holds(&r.second, b, final)
+	}
+	return first, second
+}
+
 // holds evaluates one method.
-func (c *classifier) holds(m *method, b []byte, final bool) truth {
+func (c *classifier) holds(m *method, b []byte, final bool) Finding {
 	switch m.kind {
 	case Always:
-		return yes
+		return Holds
 	case ServerName:
-		return truthOf(c.in.ServerName != "" && m.glob.match(bytes.TrimSuffix([]byte(c.in.ServerName), []byte("."))))
+		return findingOf(c.in.ServerName != "" && m.glob.match(bytes.TrimSuffix([]byte(c.in.ServerName), []byte("."))))
 	case ALPN:
-		return truthOf(slices.Contains(c.in.ALPN, m.text))
+		return findingOf(slices.Contains(c.in.ALPN, m.text))
 	}
 	h := &c.parser
 	if c.in.TLS {
-		return no
+		return Fails
 	}
 	if h.line == 0 {
-		return unknown
+		return Undecided
 	}
 	switch m.kind {
 	case PathPrefix:
-		return truthOf(bytes.HasPrefix(c.pathOf(b), []byte(m.text)))
+		return findingOf(bytes.HasPrefix(c.pathOf(b), []byte(m.text)))
 	case PathExact:
-		return truthOf(string(c.pathOf(b)) == m.text)
+		return findingOf(string(c.pathOf(b)) == m.text)
 	case PathSuffix:
-		return truthOf(bytes.HasSuffix(c.pathOf(b), []byte(m.text)))
+		return findingOf(bytes.HasSuffix(c.pathOf(b), []byte(m.text)))
 	case Host:
 		return c.ifHost(func() bool { return m.glob.match(hostName(h.host.of(b))) })
 	case URL:
@@ -147,11 +163,11 @@ func (c *classifier) holds(m *method, b []byte, final bool) truth {
 	case Cookie:
 		return c.ifField(m, b, func(v []byte) bool { return hasCookie(v, m) })
 	}
-	var found truth
+	var found Finding
 	if m.in != InBody {
 		found = c.inHead(m, b)
 	}
-	if m.in != InHead && found != yes {
+	if m.in != InHead && found != Holds {
 		found = or(found, c.inBody(m, b, final))
 	}
 	return found
@@ -183,28 +199,28 @@ func (c *classifier) target(b []byte) []byte {
 
 // ifHost evaluates f once the host is known. A second Host field would not change it, but
 // have the request refused.
-func (c *classifier) ifHost(f func() bool) truth {
+func (c *classifier) ifHost(f func() bool) Finding {
 	if !c.parser.done && c.parser.hosts == 0 && !c.parser.authority {
-		return unknown
+		return Undecided
 	}
-	return truthOf(f())
+	return findingOf(f())
 }
 
 // ifField evaluates f for the values of a field until it holds.
-func (c *classifier) ifField(m *method, b []byte, f func(value []byte) bool) truth {
+func (c *classifier) ifField(m *method, b []byte, f func(value []byte) bool) Finding {
 	name := m.key
 	if m.kind == Cookie {
 		name = "cookie"
 	}
 	for _, fl := range c.parser.fields {
 		if equalFold(fl.name.of(b), name) && f(fl.value.of(b)) {
-			return yes
+			return Holds
 		}
 	}
 	if c.parser.done {
-		return no
+		return Fails
 	}
-	return unknown
+	return Undecided
 }
 
 // hasCookie looks for name=value in a Cookie field, RFC 6265 section 4.2.1.
@@ -223,22 +239,22 @@ func hasCookie(field []byte, m *method) bool {
 
 // inHead searches the head's whole lines. What is found by an expression in part of a head may
 // not be found in all of it, so expressions wait for the end.
-func (c *classifier) inHead(m *method, b []byte) truth {
+func (c *classifier) inHead(m *method, b []byte) Finding {
 	h := &c.parser
 	switch {
 	case h.done:
 		return m.search(b[h.start:h.pos])
-	case m.kind == Text && m.search(b[h.start:h.pos]) == yes:
-		return yes
+	case m.kind == Text && m.search(b[h.start:h.pos]) == Holds:
+		return Holds
 	}
-	return unknown
+	return Undecided
 }
 
 // inBody searches the body when there is all of it, or as far as the budget goes.
-func (c *classifier) inBody(m *method, b []byte, final bool) truth {
+func (c *classifier) inBody(m *method, b []byte, final bool) Finding {
 	h := &c.parser
 	if !h.done {
-		return unknown
+		return Undecided
 	}
 	if !c.bodyDone && c.err == nil {
 		c.err = c.readBody(b)
@@ -253,17 +269,17 @@ func (c *classifier) inBody(m *method, b []byte, final bool) truth {
 	switch {
 	case c.bodyDone:
 		return m.search(body)
-	case final && m.search(body) == yes:
-		return yes
+	case final && m.search(body) == Holds:
+		return Holds
 	}
-	return unknown
+	return Undecided
 }
 
-func (m *method) search(b []byte) truth {
+func (m *method) search(b []byte) Finding {
 	if m.kind == Regexp {
-		return truthOf(m.re.Match(b))
+		return findingOf(m.re.Match(b))
 	}
-	return truthOf(bytes.Contains(b, []byte(m.text)))
+	return findingOf(bytes.Contains(b, []byte(m.text)))
 }
 
 // readBody takes in what there is of the body.

@@ -9,7 +9,8 @@
 //
 // Requests arrive in pieces. [Policy.Classify] looks at what there is of one request and
 // says [NeedMore], or what was decided, or that the byte budget is used up, or that the
-// request is [Refused]. How the bytes were cut does not change the answer. A [Stream]
+// request is [Refused]. How the bytes were cut does not change the answer, and
+// [Policy.Explain] says what it rests on. A [Stream]
 // follows a whole connection: it tells where each request ends, so that the next can be
 // classified too, as the modes [Overwrite] and [Maintain] want.
 //
@@ -19,7 +20,11 @@
 // is ambiguous is therefore refused, not guessed: differing or repeated framing fields,
 // Content-Length beside Transfer-Encoding, line folding, bare CR, space before a colon,
 // several Host fields, mixed line ends, and more; see [ErrMalformed]. A request's
-// head is judged as a whole before anything of it is forwarded.
+// head is judged as a whole before anything of it is forwarded, but for the mode [First] and
+// a head longer than the budget, which is not followed further.
+//
+// Since replies are not read, the caller must say when a server declines another protocol; see
+// [Stream.Declined].
 //
 // # What it does not do
 //

@@ -21,7 +21,8 @@ const (
 	PathExact
 	// PathSuffix matches paths that end with the value, as in ".jpg": a file type.
 	PathSuffix
-	// URL compares host, path and query, as in "www.example.com/find?q=*".
+	// URL compares host, path and query, as in "www.example.com/find?q=*". A scheme before
+	// them is ignored, and a port is refused: requests are compared without either.
 	URL
 	// Header compares the values of the field named by the key.
 	Header
@@ -103,6 +104,23 @@ const (
 )
 
 var verdictNames = [...]string{"need more", "decided", "no match", "budget used up", "refused"}
+
+// Finding is what was found about one method of a row.
+type Finding uint8
+
+const (
+	// NotAsked: the row was settled without this method. The zero Finding.
+	NotAsked Finding = iota
+	// Fails: the method does not match.
+	Fails
+	// Holds: the method matches.
+	Holds
+	// Undecided: more bytes of the request are needed to tell. What is known once does not change
+	// with more bytes.
+	Undecided
+)
+
+var findingNames = [...]string{"not asked", "fails", "holds", "undecided"}
 
 func name(typ string, names []string, v uint8) string {
 	if int(v) < len(names) {
@@ -214,5 +232,23 @@ func (v Verdict) MarshalText() ([]byte, error) { return v.AppendText(nil) }
 func (v *Verdict) UnmarshalText(text []byte) error {
 	n, err := parseName("verdict", verdictNames[:], text)
 	*v = Verdict(n)
+	return err
+}
+
+// String returns the finding in words.
+func (f Finding) String() string { return name("Finding", findingNames[:], uint8(f)) }
+
+// AppendText implements encoding.TextAppender.
+func (f Finding) AppendText(b []byte) ([]byte, error) {
+	return appendName(b, "finding", findingNames[:], uint8(f))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (f Finding) MarshalText() ([]byte, error) { return f.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *Finding) UnmarshalText(text []byte) error {
+	n, err := parseName("finding", findingNames[:], text)
+	*f = Finding(n)
 	return err
 }

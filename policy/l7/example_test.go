@@ -66,3 +66,22 @@ func ExampleParseHead() {
 	fmt.Println(err)
 	// Output: l7: malformed request: both Content-Length and Transfer-Encoding
 }
+
+func ExamplePolicy_Explain() {
+	p, err := l7.Compile(nil,
+		l7.Rule{Index: 10, Name: "images",
+			First:  l7.Method{Kind: l7.Host, Value: "*.example.com"},
+			Second: l7.Method{Kind: l7.PathSuffix, Value: ".jpg"},
+			Action: l7.Action{Do: l7.Farm, Farm: "images"}},
+		l7.Rule{Index: 20, Name: "web", Action: l7.Action{Do: l7.Farm, Farm: "web"}},
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(p.Explain(l7.Input{}, []byte("GET /cat.png HTTP/1.1\r\nHost: www.example.com\r\n\r\n")))
+	// Output:
+	// decided: farm "web"
+	//   skip  row 10 "images": host "*.example.com" holds, path-suffix ".jpg" fails
+	//   match row 20 "web"
+}

@@ -15,11 +15,14 @@ var (
 	errFieldName    = malformed("a field name is empty or not a token")
 	errFold         = malformed("a line begins with white space: folded fields are obsolete")
 	errLength       = malformed("Content-Length is not one number")
-	errLengths      = malformed("several Content-Length fields differ")
+	errLengths      = malformed("several Content-Length fields")
 	errEncoding     = malformed("Transfer-Encoding is not exactly chunked, once, in HTTP/1.1")
 	errFraming      = malformed("both Content-Length and Transfer-Encoding")
 	errHost         = malformed("Host is missing, repeated, or no host")
 	errHosts        = malformed("Host and the request target name different hosts")
+	errTrickName    = malformed("a field that is Content-Length or Transfer-Encoding only to careless readers")
+	errHopByHop     = malformed("Connection names Content-Length or Host, which a server might then take out")
+	errLongHead     = malformed("the head is too long to be followed")
 	errManyFields   = malformed("too many fields")
 	errManyEmpty    = malformed("too many empty lines before the request")
 	errConnectBody  = malformed("CONNECT with a body")
@@ -59,7 +62,8 @@ type Head struct {
 	ContentLength int64
 	Chunked       bool
 	// Close says that no request follows on the connection. Upgrade says that something else
-	// than HTTP/1.x may follow: the client asks for another protocol or a tunnel.
+	// than HTTP/1.x follows if the server agrees: the client asks for another protocol, with
+	// both fields that this takes and in HTTP/1.1, or for a tunnel.
 	Close, Upgrade bool
 }
 
@@ -104,6 +108,7 @@ type parser struct {
 	length                    int64
 	chunked, close            bool
 	keepAlive, upgrade        bool
+	protocol                  bool // an Upgrade field names one
 }
 
 type field struct{ name, value cut }
@@ -273,11 +278,12 @@ func (p *parser) framing(b, name []byte, v cut) error {
 		if !ok {
 			return errLength
 		}
-		if p.lengths > 0 && n != p.length {
+		// RFC 9110 section 8.6: repeated, even if they agree, they are to be made one or
+		// refused by whom forwards them.
+		if p.lengths++; p.lengths > 1 {
 			return errLengths
 		}
 		p.length = n
-		p.lengths++
 	case equalFold(name, "transfer-encoding"):
 		if p.encodings++; p.encodings > 1 || !equalFold(value, "chunked") || p.minor == 0 {
 			return errEncoding
@@ -298,7 +304,14 @@ func (p *parser) framing(b, name []byte, v cut) error {
 			p.close = p.close || equalFold(token, "close")
 			p.keepAlive = p.keepAlive || equalFold(token, "keep-alive")
 			p.upgrade = p.upgrade || equalFold(token, "upgrade")
+			if equalFold(token, "content-length") || equalFold(token, "host") {
+				return errHopByHop
+			}
 		}
+	case equalFold(name, "upgrade"):
+		p.protocol = p.protocol || len(value) > 0
+	case equalFold(name, "content_length"), equalFold(name, "transfer_encoding"):
+		return errTrickName // as read through environment variables
 	}
 	return nil
 }
@@ -310,6 +323,7 @@ func (p *parser) finish(b []byte) error {
 	if p.chunked && p.lengths > 0 {
 		return errFraming
 	}
+	p.upgrade = p.upgrade && p.protocol && p.minor > 0 // RFC 9110 section 7.8
 	if string(p.method.of(b)) == "CONNECT" {
 		if p.chunked || p.length > 0 {
 			return errConnectBody

@@ -54,6 +54,9 @@ func TestMethods(t *testing.T) {
 		{Method{Kind: URL, Value: "http://www.example.com/images/cat.jpg?size=big"}, get, true},
 		{Method{Kind: URL, Value: "www.example.com/images/cat.jpg"}, get, false},
 		{Method{Kind: URL, Value: "*.example.com/images/*"}, get, true},
+		{Method{Kind: URL, Value: "WWW.example.com./images/*"}, get, true},
+		{Method{Kind: Host, Value: "[2001:DB8:*"}, post, true},
+		{Method{Kind: Host, Value: "*:1]"}, post, true},
 		{Method{Kind: URL, Value: "a.b"}, "GET http://a.b HTTP/1.1\r\nHost: a.b\r\n\r\n", true},
 		{Method{Kind: Header, Key: "x-TAG"}, get, true},
 		{Method{Kind: Header, Key: "x-tag", Value: "two"}, get, true},
@@ -207,6 +210,13 @@ func TestCompileFaults(t *testing.T) {
 		Rule{Index: 17, Action: Action{Do: 77}},
 		Rule{Index: 18, Action: Action{Do: Redirect, Location: "http://a/\r\nX: y"}},
 		Rule{Index: 19, Action: Action{Do: Redirect, Location: "http://a/", Code: 200}},
+		Rule{Index: 20, First: Method{Kind: Host, Value: "a.b:80"}},
+		Rule{Index: 21, First: Method{Kind: Host, Value: "2001:db8::1"}},
+		Rule{Index: 22, First: Method{Kind: Host, Value: "*.bücher.example"}},
+		Rule{Index: 23, First: Method{Kind: Host, Value: "[::1]:80"}},
+		Rule{Index: 24, First: Method{Kind: ServerName, Value: "a b"}},
+		Rule{Index: 25, First: Method{Kind: URL, Value: "http://a:80/x"}},
+		Rule{Index: 26, First: Method{Kind: URL, Value: "a?x"}},
 	)
 	require.ErrorIs(t, err, ErrInvalid)
 	rows := make(map[int]bool)
@@ -217,7 +227,7 @@ func TestCompileFaults(t *testing.T) {
 			rows[re.At] = true
 		}
 	}
-	require.Len(t, rows, 19)
+	require.Len(t, rows, 26)
 	for _, s := range []string{"Budget 65536", "Mode Mode(9)", "its own default"} {
 		require.ErrorContains(t, err, s)
 	}
@@ -263,6 +273,7 @@ func TestText(t *testing.T) {
 	roundTrip(t, 5, func(i uint8) Do { return Do(i) })
 	roundTrip(t, 3, func(i uint8) Mode { return Mode(i) })
 	roundTrip(t, 5, func(i uint8) Verdict { return Verdict(i) })
+	roundTrip(t, 4, func(i uint8) Finding { return Finding(i) })
 
 	const text = `[{"index":1,"first":{"kind":"host","value":"*.example.com"},"second":{"kind":"text","value":"x","in":"body"},"action":{"do":"farm","farm":"f"}},` +
 		`{"index":2,"first":{"kind":"always"},"action":{"do":"redirect","location":"https://a/","code":301}}]`

@@ -159,6 +159,22 @@ func (p *Policy) Config() Config {
 // Rules returns a copy of the rules in index order.
 func (p *Policy) Rules() []Rule { return slices.Clone(p.rules) }
 
+const wantHost = "want a name or address as in a Host field: ASCII (xn--…), without port, IPv6 in brackets"
+
+// possibleHost reports whether text can be part of what hosts are compared as: a value that
+// never matches anything is a mistake.
+func possibleHost(text string) bool {
+	for i, c := range []byte(text) {
+		switch {
+		case c == ':' && (text[0] == '[' || text[len(text)-1] == ']') && !strings.Contains(text, "]:"):
+		case c == '[' && i == 0, c == ']' && i == len(text)-1:
+		case c == ':', !isHostByte(c):
+			return false
+		}
+	}
+	return true
+}
+
 func (m Method) compile() (method, error) {
 	c := method{kind: m.Kind, in: m.In, key: m.Key, text: m.Value}
 	bad := func(field, value, want string) error {
@@ -181,6 +197,9 @@ func (m Method) compile() (method, error) {
 	switch m.Kind {
 	case Host, ServerName:
 		c.glob = newGlob(strings.TrimSuffix(m.Value, "."), true)
+		if !possibleHost(c.glob.text) {
+			errs = append(errs, bad("value", m.Value, wantHost))
+		}
 	case PathPrefix, PathExact:
 		if !strings.HasPrefix(m.Value, "/") && m.Value != "*" {
 			errs = append(errs, bad("value", m.Value, "want a path that begins with a slash"))
@@ -191,7 +210,10 @@ func (m Method) compile() (method, error) {
 			v = v[i+3:]
 		}
 		host, path, _ := strings.Cut(v, "/")
-		c.glob, c.path = newGlob(host, true), newGlob("/"+path, false)
+		c.glob, c.path = newGlob(strings.TrimSuffix(host, "."), true), newGlob("/"+path, false)
+		if !possibleHost(c.glob.text) {
+			errs = append(errs, bad("value", m.Value, wantHost))
+		}
 		if host == "" {
 			errs = append(errs, bad("value", m.Value, "want a host and a path"))
 		}

@@ -24,7 +24,8 @@ var (
 //
 // The values of Host, URL, Header, Cookie and ServerName may begin or end with a star,
 // or both, which stands for any text: "*.example.com" matches every name below
-// example.com and not example.com itself. Elsewhere a star is a star. An empty value of
+// example.com and not example.com itself. Elsewhere a star is a star. Hosts are compared in
+// any case, without port and without the dot of the root. An empty value of
 // Header or Cookie matches any value: it asks for presence. Methods are comparable.
 type Method struct {
 	Kind  Kind   `json:"kind" yaml:"kind"`

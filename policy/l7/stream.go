@@ -5,7 +5,8 @@ package l7
 type Stream struct {
 	c     classifier
 	state streamState
-	left  int64 // of a body with a length
+	held  Decision // until the head was judged
+	left  int64    // of a body with a length
 	chunk chunker
 	err   error
 }
@@ -14,9 +15,10 @@ type streamState uint8
 
 const (
 	inHead    streamState = iota // of a request that is not decided
-	decided                      // early, in the head
+	decided                      // before the end of the head
 	inBody                       // with a length
 	inChunks                     // chunked
+	asked                        // for another protocol: opaque, unless the server declines
 	opaque                       // all bytes belong to the last decision
 	isRefused                    // nothing may be forwarded any more
 )
@@ -34,9 +36,11 @@ type Step struct {
 	Begin, End bool
 	// Opaque says that all bytes that follow belong to the request decided last: the
 	// connection is no longer followed. It is so in the mode First, if no rule looks at
-	// HTTP, after a request that ends the connection or asks for another protocol, and
-	// after a head that was decided without its end.
+	// HTTP, and after a request that ends the connection or asks for another protocol.
 	Opaque bool
+	// Upgrade says that it is so because the request that ends asks for another protocol or
+	// a tunnel. The server may decline: see [Stream.Declined].
+	Upgrade bool
 }
 
 // NewStream returns a Stream for a new connection.
@@ -47,7 +51,10 @@ func (p *Policy) NewStream(in Input) *Stream {
 // Next looks at b, which holds the client's bytes from the first that was not taken yet.
 // The caller acts on the step, takes step.N bytes from the front, and calls again until a
 // step decides nothing and takes nothing; then it waits for more bytes. What it keeps in
-// between is at most the budget, or a chunk's size line or trailers.
+// between is at most the budget, a chunk's size line or trailers, or, where further requests
+// are to be classified, a head up to [MaxBudget], however small the budget is: if
+// a long head ended the classification, a client could have any request pass behind one.
+// Longer heads are refused.
 //
 //	for {
 //		step := s.Next(buf)
@@ -61,7 +68,11 @@ func (s *Stream) Next(b []byte) Step {
 	case inHead:
 		return s.classify(b)
 	case decided:
-		return s.rest(b)
+		st := s.rest(b)
+		if st.N > 0 {
+			st.Decision, s.held = s.held, Decision{}
+		}
+		return st
 	case inBody:
 		n := int(min(int64(len(b)), s.left))
 		s.left -= int64(n)
@@ -72,10 +83,32 @@ func (s *Stream) Next(b []byte) Step {
 		return st
 	case inChunks:
 		return s.chunks(b)
+	case asked:
+		if len(b) > 0 {
+			s.state = opaque
+		}
+		return Step{N: len(b), Opaque: true}
 	case opaque:
 		return Step{N: len(b), Opaque: true}
 	}
 	return s.refuse(s.err)
+}
+
+// Declined says that the server did not agree to the other protocol or tunnel that the last
+// request asked for: its status was not 101, or not 2xx for CONNECT. HTTP then goes on, and the
+// stream follows it again. It reports whether that was the state of the stream.
+//
+// Who classifies in order to keep requests out must hold back what follows a step with
+// Upgrade until the server has answered; once any of it was taken, it is too late. Else a
+// client could ask for a protocol that no server speaks, and have whatever it sends next
+// pass unseen.
+func (s *Stream) Declined() bool {
+	if s.state != asked {
+		return false
+	}
+	s.state = inHead
+	s.c.reset()
+	return true
 }
 
 func (s *Stream) refuse(err error) Step {
@@ -105,24 +138,34 @@ func (s *Stream) classify(b []byte) Step {
 		rest.Decision = d
 		return rest
 	}
+	if !s.c.policy.cfg.Early {
+		s.held = d // or else the answer would depend on how the bytes were cut
+		return Step{}
+	}
 	return st
 }
 
-// rest waits for the end of a head that is decided and lets it pass as a whole. If the
-// budget ends first, the rest of the connection is not followed.
+// rest waits for the end of a head that is decided and lets it pass as a whole. In the mode
+// First it waits no longer than the budget.
 func (s *Stream) rest(b []byte) Step {
 	p := &s.c.parser
-	budget := s.c.policy.Config().Budget
+	first := s.c.policy.cfg.Mode == First
+	limit := MaxBudget
+	if first {
+		limit = s.c.policy.Config().Budget
+	}
 	if !p.done {
-		if err := p.feed(b[:min(len(b), budget)]); err != nil {
+		if err := p.feed(b[:min(len(b), limit)]); err != nil {
 			return s.refuse(err)
 		}
 	}
 	st := Step{N: p.pos, Begin: true}
 	switch {
-	case !p.done && len(b) < budget:
+	case !p.done && len(b) < limit:
 		return Step{}
-	case !p.done || s.c.policy.cfg.Mode == First:
+	case !p.done && !first:
+		return s.refuse(errLongHead)
+	case first:
 		s.state = opaque
 		return Step{N: len(b), Begin: true, Opaque: true}
 	case p.chunked:
@@ -159,8 +202,12 @@ func (s *Stream) chunks(b []byte) Step {
 func (s *Stream) end(st *Step) {
 	st.End = true
 	p := &s.c.parser
-	if p.close || p.upgrade {
+	switch {
+	case p.close:
 		s.state, st.Opaque = opaque, true
+		return
+	case p.upgrade:
+		s.state, st.Opaque, st.Upgrade = asked, true, true
 		return
 	}
 	s.state = inHead
