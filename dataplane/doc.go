@@ -9,17 +9,35 @@
 // service's pool (which node takes a new session?). The packet is rewritten for the node,
 // and the node's answers are rewritten back. A packet that is not for a virtual address
 // and belongs to no session is passed on untouched, or dropped if so configured. Every drop
-// has a counted [Reason]; nothing is logged per packet.
+// has a counted [Reason]; nothing is logged per packet. [Plane.Explain] shows the whole way of one packet, by the
+// code that forwards.
+//
+// # Sessions
+//
+// A session has an entry for each direction, found by the full Layer 4 key, and one record that both share. Its entries
+// are gone together: when it has aged, ended, made room for another or lost its node. A node's sessions are lost at
+// once and without a search when it goes down or is removed: the client's next packet is answered by a
+// reset that it must believe, and its next connection goes elsewhere. Nothing else ends a session: [Plane.Apply]
+// exchanges services, policies and modes, [Plane.SetNodes] the nodes, under load; and with [Plane.WriteTo] and
+// [Plane.Restore] sessions outlive the process.
+//
+// # Forwarding
+//
+// NAT and full NAT rewrite packets in place, super-packets as a whole. With DSR and tunnels the node answers past the
+// balancer; super-packets are split before they go into a tunnel. What a tunnel has no room for is dealt with in
+// three steps: the MSS of connections is lowered; senders of packets that must not be fragmented are told; and
+// these packets are sent all the same, in fragments of the outer packet. Later fragments follow the first one,
+// and wait for it. ICMP errors about packets of a session reach who sent them, with the quoted packet translated.
 //
 // # Concurrency
 //
 // A Plane has one worker per device queue. Workers share the tables; each keeps its own
 // counters. Configuration is compiled off the path into an immutable snapshot which
 // workers load once per batch, so that it can be exchanged under load without
-// disturbing a session.
+// disturbing a session. Which queue a packet comes by does not matter: every worker knows every session.
 //
 // # What it does not do
 //
 // It opens no device (see dataplane/tun and its neighbours), resolves no names and probes
-// no server: health comes in through [ApplyHealth] or [Plane.SetUp].
+// no server: health comes in through [Plane.ApplyHealth] or [Plane.SetUp].
 package dataplane
