@@ -348,10 +348,14 @@ func (m *Monitor) probe(ctx context.Context, t *target) {
 	c, run := t.check, t.run
 	within, cancel := context.WithTimeout(ctx, c.Timeout)
 	t.cancel = cancel
-	r := Undecided("panic", c.Target, errors.New("prober ended its goroutine"))
+	var r Result
+	returned := false
 	// Deferred, so that all is in order also when the prober calls runtime.Goexit.
 	defer func() {
 		cancel()
+		if !returned {
+			r = Undecided("panic", c.Target, errors.New("prober ended its goroutine"))
+		}
 		m.mu.Lock()
 		m.stats.InFlight--
 		if slow {
@@ -363,6 +367,7 @@ func (m *Monitor) probe(ctx context.Context, t *target) {
 	}()
 	m.mu.Unlock()
 	r = m.call(within, &c)
+	returned = true
 }
 
 // finish takes in the result of a probe of t by c.
