@@ -120,6 +120,8 @@ type Offload struct {
 // Stats counts what happened to a Device, in packets.
 type Stats struct {
 	Read, Written uint64
+	// Split is how many of those written were super-packets that the kernel refused (EINVAL) and took as single packets.
+	Split uint64
 	// Sleeps is how often Read found nothing for long enough to sleep.
 	Sleeps uint64
 

@@ -10,6 +10,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lbprim/lbprim/internal/gso"
+	"github.com/lbprim/lbprim/internal/spin"
 )
 
 // headerLen is the length of struct virtio_net_hdr.
@@ -24,11 +27,14 @@ type Device struct {
 	link *link
 	fd   int
 	wake int // eventfd: readable once closed
-	spin spinner
+	spin spin.Spinner
 
 	closed  atomic.Bool
 	reading sync.Mutex // held by Read: Close waits for it before the descriptors go
 	writing sync.Mutex
+
+	super gso.Splitter // of a super-packet that the kernel refused
+	room  []byte       // for one of its packets
 
 	errs  [len(kinds)]error // pre-made: the path of a packet does not allocate
 	stats counters
@@ -38,7 +44,7 @@ type Device struct {
 type counters struct {
 	read, sleeps, oversized, short             atomic.Uint64
 	_                                          [64]byte
-	written                                    atomic.Uint64
+	written, split                             atomic.Uint64
 	again, noBufs, invalid, down, otherInWrite atomic.Uint64
 	_                                          [64]byte
 }
@@ -46,8 +52,8 @@ type counters struct {
 // kinds of errors that have a counter.
 var kinds = [...]unix.Errno{unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM, unix.EINVAL, unix.EIO}
 
-func newDevice(l *link, fd, wake, spin int) *Device {
-	d := &Device{link: l, fd: fd, wake: wake, spin: spinner{most: spin}}
+func newDevice(l *link, fd, wake, spins int) *Device {
+	d := &Device{link: l, fd: fd, wake: wake, spin: spin.New(spins)}
 	for i, k := range kinds {
 		d.errs[i] = fmt.Errorf("tun: write %s: %w", l.name, k)
 	}
@@ -76,7 +82,7 @@ func (d *Device) BatchSize() int { return batch }
 func (d *Device) Stats() Stats {
 	s := &d.stats
 	return Stats{
-		Read: s.read.Load(), Written: s.written.Load(), Sleeps: s.sleeps.Load(),
+		Read: s.read.Load(), Written: s.written.Load(), Split: s.split.Load(), Sleeps: s.sleeps.Load(),
 		Oversized: s.oversized.Load(), Short: s.short.Load(),
 		Again: s.again.Load(), NoBufs: s.noBufs.Load(), Invalid: s.invalid.Load(), Down: s.down.Load(), Other: s.otherInWrite.Load(),
 	}
@@ -96,6 +102,11 @@ func (d *Device) Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
 	}
 	d.reading.Lock()
 	defer d.reading.Unlock()
+	for i := range bufs {
+		if len(bufs[i]) <= offset {
+			return 0, fmt.Errorf("tun: read %s: buffer %d has %d bytes: must have more than the offset, %d", d.name(), i, len(bufs[i]), offset)
+		}
+	}
 	for misses := 0; n < len(bufs); {
 		if n == 0 && d.isClosed() {
 			return 0, d.errClosed("read")
@@ -110,11 +121,11 @@ func (d *Device) Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
 			}
 		case errno == unix.EINTR:
 		case n > 0:
-			d.spin.hit(misses)
+			d.spin.Hit(misses)
 			d.stats.read.Add(uint64(n))
 			return n, nil // an error comes again
 		case errno == unix.EAGAIN:
-			if misses++; misses > d.spin.budget {
+			if misses++; !d.spin.Again(misses) {
 				misses = 0
 				if err := d.sleep(); err != nil {
 					return 0, err
@@ -167,7 +178,7 @@ func (d *Device) sleep() error {
 			return fmt.Errorf("tun: poll %s: %w", d.name(), err)
 		}
 	}
-	d.spin.slept(time.Since(start))
+	d.spin.Slept(time.Since(start))
 	return nil
 }
 
@@ -192,6 +203,10 @@ func (d *Device) Write(bufs [][]byte, offset int) (n int, err error) {
 		if errno == unix.EINTR {
 			continue
 		}
+		if errno == unix.EINVAL {
+			errno = d.writeSplit(b)
+			size = len(b)
+		}
 		if errno != 0 {
 			err = d.failed(errno)
 			break
@@ -205,6 +220,29 @@ func (d *Device) Write(bufs [][]byte, offset int) (n int, err error) {
 	}
 	d.stats.written.Add(uint64(n))
 	return n, err
+}
+
+// writeSplit sends a super-packet that the kernel refused as single packets: some kernels do so where a segment size is odd.
+func (d *Device) writeSplit(b []byte) unix.Errno {
+	n := d.super.Begin(b, b[headerLen:], false)
+	if n == 0 {
+		return unix.EINVAL
+	}
+	if d.room == nil {
+		d.room = make([]byte, headerLen+65535)
+	}
+	for i := 0; i < n; {
+		_, errno := rawWrite(d.fd, d.room[:headerLen+d.super.Put(d.room[headerLen:], i)])
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return errno
+		}
+		i++
+	}
+	d.stats.split.Add(1)
+	return 0
 }
 
 func (d *Device) failed(errno unix.Errno) error {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -287,6 +288,62 @@ func TestOddWritesAreCounted(t *testing.T) {
 	require.ErrorContains(t, err, "offset 9")
 	_, err = d.Read([][]byte{ok}, []int{0}, 9)
 	require.ErrorContains(t, err, "offset 9")
+}
+
+// TestRefusedSuperPacketsAreSplit: no kernel takes a super-packet of more than 128 datagrams, and some refuse other
+// segment sizes; it then goes as single packets.
+func TestRefusedSuperPacketsAreSplit(t *testing.T) {
+	n := namespace(t)
+	d := open(t, n, &tun.Config{Addrs: prefixes("10.81.0.1/24", "fd81::1/64")}, 1)[0]
+	const size, count = 20, 200
+	for i, local := range []string{"10.81.0.1:9", "[fd81::1]:9"} {
+		c, err := n.ListenPacket(t.Context(), "udp", local)
+		require.NoError(t, err)
+		defer c.Close()
+		var p []byte
+		if i == 0 {
+			p = []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0, 10, 81, 0, 2, 10, 81, 0, 1}
+			binary.BigEndian.PutUint16(p[2:], 28+size*count-1)
+		} else {
+			p = []byte{0x60, 0, 0, 0, 0, 0, 17, 64, 0xfd, 0x81, 15: 0, 23: 2, 24: 0xfd, 25: 0x81, 39: 1}
+			binary.BigEndian.PutUint16(p[4:], 8+size*count-1)
+		}
+		l4 := len(p)
+		p = append(p, 0, 7, 0, 9, 0, 0, 0, 0)
+		binary.BigEndian.PutUint16(p[l4+4:], 8+size*count-1)
+		for i := range size*count - 1 { // the tail is shorter than the others
+			p = append(p, byte(i))
+		}
+		b := append(make([]byte, headroom), p...)
+		h := b[headroom-10:]
+		h[0], h[1] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM, unix.VIRTIO_NET_HDR_GSO_UDP_L4
+		binary.NativeEndian.PutUint16(h[2:], uint16(l4+8))
+		binary.NativeEndian.PutUint16(h[4:], size)
+		binary.NativeEndian.PutUint16(h[6:], uint16(l4))
+		binary.NativeEndian.PutUint16(h[8:], 6)
+		k, err := d.Write([][]byte{b}, headroom)
+		require.NoError(t, err)
+		require.Equal(t, 1, k)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+		got := make([]byte, 2000)
+		for i := range count {
+			k, _, err := c.ReadFrom(got)
+			require.NoError(t, err, "datagram %d", i)
+			require.Equal(t, p[l4+8+i*size:][:k], got[:k])
+			require.Equal(t, min(size, size*count-1-i*size), k)
+		}
+	}
+	s := d.Stats()
+	require.EqualValues(t, 2, s.Split)
+	require.Zero(t, s.Invalid)
+}
+
+func TestShortBuffers(t *testing.T) {
+	d := open(t, namespace(t), nil, 1)[0]
+	_, err := d.Read([][]byte{make([]byte, headroom)}, []int{0}, headroom)
+	require.ErrorContains(t, err, "buffer 0 has 16 bytes")
+	_, err = d.Write([][]byte{nil}, headroom)
+	require.ErrorIs(t, err, unix.EINVAL)
 }
 
 func TestPacketThatDoesNotFit(t *testing.T) {

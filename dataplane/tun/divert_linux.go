@@ -26,7 +26,11 @@ func (l *link) divert(names []string) (err error) {
 		netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 		netip.PrefixFrom(netip.IPv6Unspecified(), 0),
 	} {
-		if err := rtnl.ReplaceRoute(rtnl.Route{Dst: dst, Index: l.index, Table: table}); err != nil {
+		err := rtnl.ReplaceRoute(rtnl.Route{Dst: dst, Index: l.index, Table: table})
+		if dst.Addr().Is6() && rtnl.NoFamily(err) {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
 			return err
 		}
 	}

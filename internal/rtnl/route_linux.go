@@ -2,6 +2,7 @@ package rtnl
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -83,8 +84,13 @@ func DeleteRoute(r Route) error {
 	return nil
 }
 
+// NoFamily reports whether an error says that the kernel lacks the address family, as with IPv6 switched off at boot.
+func NoFamily(err error) bool {
+	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
 // Rule sends the packets that come in by an interface to a routing table of their own. It
-// is made for both address families.
+// is made for both address families, as far as the kernel has them.
 type Rule struct {
 	In       string
 	Table    uint32
@@ -97,6 +103,9 @@ func (r Rule) both(typ, flags uint16) error {
 		m := newMessage(typ, flags, fam, 0, 0, 0, unix.RT_TABLE_UNSPEC, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0)
 		m.string(unix.FRA_IIFNAME, r.In).uint32(unix.FRA_TABLE, r.Table).uint32(unix.FRA_PRIORITY, r.Priority)
 		if _, err := m.do(); err != nil {
+			if fam == unix.AF_INET6 && NoFamily(err) {
+				continue
+			}
 			return fmt.Errorf("routing rule for interface %s to table %d: %w", r.In, r.Table, err)
 		}
 	}
