@@ -148,6 +148,7 @@ func TestOddRecords(t *testing.T) {
 		"second record of unknown version": {append(append(records(22, good[:9], 0), 22, 4, 1, 0, 9), good[9:]...), ErrMalformed},
 		"SSLv2 of TLS 2":                   {[]byte{0x80, 46, 1, 4, 0}, ErrNotTLS},
 		"SSLv2 ID of 33 bytes":             {v2Hello(TLS10, fill(33, 1)), ErrMalformed},
+		"SSLv2 too short, of TLS 48":       {[]byte{0x80, 3, 1, 0x30, 0x30}, ErrNotTLS},
 		"SSLv2 too short":                  {[]byte{0x80, 8, 1, 3, 1, 0, 0, 0, 0, 0}, ErrMalformed},
 		"message of 16 MiB":                {[]byte{22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff, 3, 3}, ErrTooLarge},
 	} {

@@ -176,6 +176,10 @@ func checkV2Header(h []byte, server bool) error {
 		len(h) > 4 && h[3] == 0 && h[4] != 2 || len(h) > 4 && h[3] == 3 && h[4] > 4 {
 		return ErrNotTLS
 	}
+	// Judged last, so that the verdict does not depend on how the bytes come.
+	if len(h) < recordHeader {
+		return nil
+	}
 	if n := int(h[0]&0x7f)<<8 | int(h[1]); n < v2ClientFixed || server && n < v2ServerFixed {
 		return errSSLv2
 	}
