@@ -37,7 +37,8 @@ func ExamplePlane_ExplainFlow() {
 	defer plane.Close()
 	e, err := plane.ExplainFlow(6, netip.MustParseAddrPort("198.51.100.7:40000"), netip.MustParseAddrPort("192.0.2.80:80"))
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	fmt.Println(e.Verdict, e.Service, e.Node, e.Out)
 	e, _ = plane.ExplainFlow(6, netip.MustParseAddrPort("198.51.100.7:40000"), netip.MustParseAddrPort("192.0.2.80:22"))
