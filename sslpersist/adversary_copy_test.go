@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -191,6 +192,9 @@ func TestAddressesFollow(t *testing.T) {
 	}
 	b.want(clientA, helloSpec{}.client(), "a", ByAddr)
 	b.want(clientB, helloSpec{}.client(), "b", ByAddr)
+	b.want(clientB.WithZone("eth0"), helloSpec{}.client(), "b", ByAddr)
+	_, ok := b.f.Addrs().PeekAt(b.now, netip.Addr{})
+	require.False(t, ok)
 	require.Equal(t, 2, b.f.Addrs().Len())
 	for addr, n := range b.f.Addrs().All() {
 		require.Equal(t, map[bool]string{true: "a", false: "b"}[addr == clientA], n)
@@ -200,7 +204,7 @@ func TestAddressesFollow(t *testing.T) {
 	ds, err = a.f.Addrs().Changes(nil, 2)
 	require.NoError(t, err)
 	require.NoError(t, b.f.Addrs().Apply(b.now, ds[0]))
-	_, ok := b.f.Addrs().PeekAt(b.now, clientA)
+	_, ok = b.f.Addrs().PeekAt(b.now, clientA)
 	require.False(t, ok)
 }
 

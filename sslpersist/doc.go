@@ -17,7 +17,7 @@
 // [Lesson] values, by these rules:
 //
 //   - only the server's reply teaches: a client's own ID is never stored, so one who
-//     invents IDs fills nothing;
+//     invents IDs fills nothing, nor does a second hello that waits for no reply;
 //   - TLS 1.3 echoes a random ID that means nothing: it teaches no ID, and neither does
 //     a HelloRetryRequest;
 //   - an ID that differs from the client's was issued: learn it;
@@ -32,6 +32,9 @@
 // entry (a full table refuses new ones and counts them), and forget a node in constant
 // time. A [Farm] is both tables with the settings of one server farm, and a [Conn] is one
 // connection through it: feed it, ask it whom to choose, tell it who was chosen.
+//
+// Tables can be saved and restored ([Farm.WriteSnapshot]), and followed by a copy elsewhere
+// change by change ([Table.Changes], [Delta]); a copy that lagged takes a snapshot.
 //
 // The order of precedence for a new connection is session ID, ticket key name, client
 // address (if asked for), then whatever metric the caller has.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -448,34 +449,42 @@ func TestKeyPrefixLength(t *testing.T) {
 // L72: a million TLS 1.3 connections leave nothing behind, and neither do a million
 // invented IDs or replayed hellos.
 func TestAMillionHellosLeaveTheTableEmpty(t *testing.T) {
+	t.Parallel()
 	count := 1_000_000
 	if testing.Short() || underRace {
 		count = 20_000
 	}
 	w := newWorld(t, &Settings[string]{MaxEntries: 1000, Tickets: true, MaxOnce: 100})
-	hello := helloSpec{id: fill(32, 1), versions: []Version{TLS13, TLS12}, psks: [][]byte{fill(150, 1)}}.client()
-	reply := helloSpec{id: fill(32, 1), versions: []Version{TLS13}}.server()
-	old := helloSpec{}.server() // TLS 1.2 with an empty ID
-	at, sat := bytes.Index(hello, fill(32, 1)), bytes.Index(reply, fill(32, 1))
-	psk := bytes.Index(hello, fill(150, 1)[32:]) - 32
-	r := rand.New(rand.NewPCG(1, 1))
-	for i := range count {
-		for j := range 8 {
-			b := byte(r.Uint32())
-			hello[at+j], reply[sat+j], hello[psk+j] = b, b, b
-		}
-		c := w.f.Open(clientA)
-		_, _ = c.Client(hello)
-		if by := c.Choose(w.now, w.available).By; by != ByMetric {
-			t.Fatal(by)
-		}
-		c.Bind(w.now, "a")
-		if i%2 == 0 {
-			_, _ = c.Server(w.now, reply)
-		} else {
-			_, _ = c.Server(w.now, old)
-		}
+	var wg sync.WaitGroup
+	for g := range uint64(2) {
+		wg.Go(func() {
+			hello := helloSpec{id: fill(32, 1), versions: []Version{TLS13, TLS12}, psks: [][]byte{fill(150, 1)}}.client()
+			reply := helloSpec{id: fill(32, 1), versions: []Version{TLS13}}.server()
+			old := helloSpec{}.server() // TLS 1.2 with an empty ID
+			at, sat := bytes.Index(hello, fill(32, 1)), bytes.Index(reply, fill(32, 1))
+			psk := bytes.Index(hello, fill(150, 1)[32:]) - 32
+			r := rand.New(rand.NewPCG(g, 1))
+			for i := range count / 2 {
+				for j := range 8 {
+					b := byte(r.Uint32())
+					hello[at+j], reply[sat+j], hello[psk+j] = b, b, b
+				}
+				c := w.f.Open(clientA)
+				_, _ = c.Client(hello)
+				if by := c.Choose(w.now, w.available).By; by != ByMetric {
+					t.Error(by)
+					return
+				}
+				c.Bind(w.now, "a")
+				if i%2 == 0 {
+					_, _ = c.Server(w.now, reply)
+				} else {
+					_, _ = c.Server(w.now, old)
+				}
+			}
+		})
 	}
+	wg.Wait()
 	s := w.f.Stats()
 	require.Zero(t, s.IDs.Entries)
 	require.Zero(t, s.IDs.Learned)

@@ -207,6 +207,7 @@ func (b *bed) places() []string {
 // every reconnect resumes, from another address too, after nine minutes too, and after a
 // server was away.
 func TestReconnectsResumeAtTheirServer(t *testing.T) {
+	t.Parallel()
 	o := needOpenSSL(t)
 	for _, version := range []string{"-tls1", "-tls1_1", "-tls1_2"} {
 		t.Run(version, func(t *testing.T) {
@@ -330,6 +331,7 @@ func TestServerThatIsGoneIsRebound(t *testing.T) {
 // Tickets of two servers with different keys, TLS 1.2 and 1.3: once the key names are
 // known, every client with a ticket of a server goes there.
 func TestTicketsGoToTheServerOfTheirKey(t *testing.T) {
+	t.Parallel()
 	o := needOpenSSL(t)
 	for _, version := range []string{"-tls1_2", "-tls1_3"} {
 		t.Run(version, func(t *testing.T) {
