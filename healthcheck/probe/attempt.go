@@ -23,6 +23,7 @@ type attempt struct {
 	step     string // as in errors: "greeting"
 	target   netip.AddrPort
 	dialer   Dialer
+	first    bool // over TCP the client speaks first
 
 	// What a passing result says.
 	note     string

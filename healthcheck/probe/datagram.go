@@ -30,7 +30,7 @@ func ignoref(format string, args ...any) error {
 
 // overUDP connects a UDP socket and has talk decide.
 func (a *attempt) overUDP(talk func(net.Conn) error) error {
-	conn, err := dial(a.ctx, a.dialer, "udp", a.target)
+	conn, err := dial(a.ctx, a.dialer, "udp", a.target, true)
 	if err != nil {
 		return err
 	}

@@ -17,19 +17,31 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// dial opens a connection to target through d. Without a Dialer of the caller's no
-// text of the address is made and parsed again.
-func dial(ctx context.Context, d Dialer, network string, target netip.AddrPort) (net.Conn, error) {
+// own returns the Socket d is, if it is one: the zero Socket for none.
+func own(d Dialer) (Socket, bool) {
 	switch d := d.(type) {
 	case nil:
-		return Socket{}.dial(ctx, network, target)
+		return Socket{}, true
 	case Socket:
-		return d.dial(ctx, network, target)
+		return d, true
 	case *Socket:
 		if d != nil {
-			return d.dial(ctx, network, target)
+			return *d, true
 		}
-		return Socket{}.dial(ctx, network, target)
+		return Socket{}, true
 	}
-	return d.DialContext(ctx, network, target.String())
+	return Socket{}, false
+}
+
+// dial opens a connection to target through d. Without a Dialer of the caller's no
+// text of the address is made and parsed again. first: the client speaks first.
+func dial(ctx context.Context, d Dialer, network string, target netip.AddrPort, first bool) (net.Conn, error) {
+	s, ok := own(d)
+	switch {
+	case !ok:
+		return d.DialContext(ctx, network, target.String())
+	case network == "tcp":
+		return s.connectTCP(ctx, target, first)
+	}
+	return s.dial(ctx, network, target)
 }

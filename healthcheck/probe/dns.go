@@ -164,6 +164,7 @@ func (p DNS) ask(a *attempt, c dnsCheck) error {
 // askTCP asks over TCP, where two bytes of length precede each message (RFC 1035
 // section 4.2.2).
 func (p DNS) askTCP(a *attempt, query []byte, id uint16, q dnsmessage.Question) (reply dnsReply, err error) {
+	a.first = true
 	err = a.overTCP(maxDNSStream, func(s *stream) error {
 		b := binary.BigEndian.AppendUint16(nil, uint16(len(query)))
 		if err := s.send(append(b, query...)); err != nil {

@@ -45,7 +45,7 @@ func (p GRPC) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 	if err := p.Validate(); err != nil {
 		return invalid("grpc", target, err)
 	}
-	return overTCP(ctx, "grpc", p.Dialer, target, maxReply, func(s *stream) error {
+	return askOverTCP(ctx, "grpc", p.Dialer, target, maxReply, func(s *stream) error {
 		if p.Secure {
 			s.step = "handshake"
 			if err := s.startTLS(p.tlsConfig(s.target)); err != nil {

@@ -48,7 +48,7 @@ func (p TCPHalfOpen) Probe(ctx context.Context, target netip.AddrPort) healthche
 	}
 	a := begin(ctx, "tcp half-open", p.Socket, target)
 	defer a.end()
-	_, err := p.Socket.dialer(target.Addr())
+	err := p.Socket.check(target.Addr())
 	if err == nil {
 		err = p.talk(a)
 	}

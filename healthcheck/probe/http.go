@@ -156,7 +156,7 @@ func (p HTTP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 	if err := p.Validate(); err != nil {
 		return invalid("http", target, err)
 	}
-	return overTCP(ctx, "http", p.Dialer, target, p.limit(), p.talk)
+	return askOverTCP(ctx, "http", p.Dialer, target, p.limit(), p.talk)
 }
 
 // limit is how much of a reply is read.

@@ -93,7 +93,7 @@ func (p ICMP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 
 func (p ICMP) talk(a *attempt) error {
 	a.step = "socket"
-	if _, err := p.Socket.dialer(a.target.Addr()); err != nil {
+	if err := p.Socket.check(a.target.Addr()); err != nil {
 		return err
 	}
 	conn, note, err := p.Socket.openEcho(a.ctx, a.target.Addr().Unmap())

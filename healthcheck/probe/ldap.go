@@ -50,7 +50,7 @@ func (p LDAP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 	if err := p.Validate(); err != nil {
 		return invalid("ldap", target, err)
 	}
-	return overTCP(ctx, "ldap", p.Dialer, target, maxBER, p.talk)
+	return askOverTCP(ctx, "ldap", p.Dialer, target, maxBER, p.talk)
 }
 
 // Tags of the protocol (RFC 4511 section 4 and appendix B).

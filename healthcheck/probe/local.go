@@ -45,7 +45,7 @@ func routed(ctx context.Context, d Dialer, target netip.AddrPort) bool {
 	if t, ok := d.(TLSDialer); ok {
 		d = t.Dialer
 	}
-	c, err := dial(context.WithoutCancel(ctx), d, "udp", target)
+	c, err := dial(context.WithoutCancel(ctx), d, "udp", target, true)
 	if err == nil {
 		_ = c.Close()
 		return true

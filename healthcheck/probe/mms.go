@@ -20,7 +20,7 @@ type MMS struct {
 
 // Probe implements [healthcheck.Prober].
 func (p MMS) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Result {
-	return overTCP(ctx, "mms", p.Dialer, target, maxReply, func(s *stream) error {
+	return askOverTCP(ctx, "mms", p.Dialer, target, maxReply, func(s *stream) error {
 		s.step = "connect request"
 		if err := s.send(mmsConnect(s.target)); err != nil {
 			return err

@@ -21,7 +21,7 @@ const maxPNM = 4 << 10
 
 // Probe implements [healthcheck.Prober].
 func (p PNM) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Result {
-	return overTCP(ctx, "pnm", p.Dialer, target, maxPNM, func(s *stream) error {
+	return askOverTCP(ctx, "pnm", p.Dialer, target, maxPNM, func(s *stream) error {
 		s.step = "request"
 		if err := s.send(pnmRequest()); err != nil {
 			return err

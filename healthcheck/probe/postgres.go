@@ -41,7 +41,7 @@ func (p Postgres) Probe(ctx context.Context, target netip.AddrPort) healthcheck.
 	if err := p.Validate(); err != nil {
 		return invalid("postgres", target, err)
 	}
-	return overTCP(ctx, "postgres", p.Dialer, target, maxReply, func(s *stream) error {
+	return askOverTCP(ctx, "postgres", p.Dialer, target, maxReply, func(s *stream) error {
 		s.step = "startup"
 		if err := s.send(p.startup()); err != nil {
 			return err

@@ -31,7 +31,7 @@ func (p Redis) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Res
 	if err := p.Validate(); err != nil {
 		return invalid("redis", target, err)
 	}
-	return overTCP(ctx, "redis", p.Dialer, target, maxReply, p.talk)
+	return askOverTCP(ctx, "redis", p.Dialer, target, maxReply, p.talk)
 }
 
 func (p Redis) talk(s *stream) error {

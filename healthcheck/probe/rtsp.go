@@ -29,7 +29,7 @@ func (p RTSP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resu
 	if err := p.Validate(); err != nil {
 		return invalid("rtsp", target, err)
 	}
-	return overTCP(ctx, "rtsp", p.Dialer, target, maxReply, func(s *stream) error {
+	return askOverTCP(ctx, "rtsp", p.Dialer, target, maxReply, func(s *stream) error {
 		url := p.URL
 		if url == "" {
 			url = "*"

@@ -82,7 +82,11 @@ func (p Script) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Re
 	if err := p.Validate(); err != nil {
 		return invalid("script", target, err)
 	}
-	return overTCP(ctx, "script", p.Dialer, target, maxReply, func(s *stream) error {
+	over := overTCP
+	if len(p.Steps) > 0 && len(p.Steps[0].Send) > 0 {
+		over = askOverTCP
+	}
+	return over(ctx, "script", p.Dialer, target, maxReply, func(s *stream) error {
 		for i, step := range p.Steps {
 			s.step = step.Name
 			if s.step == "" {

@@ -94,7 +94,7 @@ func dialUDP(ctx context.Context, d *net.Dialer, network string, local, target n
 // listenUDP opens a socket that takes datagrams from any address, as replies may
 // come from another port than they were asked from.
 func (s Socket) listenUDP(ctx context.Context, target netip.AddrPort) (*net.UDPConn, error) {
-	if _, err := s.dialer(target.Addr()); err != nil {
+	if err := s.check(target.Addr()); err != nil {
 		return nil, err
 	}
 	l := net.ListenConfig{Control: s.controlUDP}
@@ -127,17 +127,25 @@ func (s Socket) listenUDP(ctx context.Context, target netip.AddrPort) (*net.UDPC
 	}
 }
 
+// check says why there can be no socket for a target.
+func (s Socket) check(target netip.Addr) error {
+	if err := s.Validate(); err != nil {
+		return localError{err}
+	}
+	if !target.IsValid() {
+		return localError{errors.New("the target has no address")}
+	}
+	if s.Source.IsValid() && s.Source.Unmap().Is4() != target.Unmap().Is4() {
+		return localError{fmt.Errorf("source %v and target %v are of different families", s.Source, target)}
+	}
+	return nil
+}
+
 // dialer returns the dialer for targets of one address family, or says why there can
 // be none.
 func (s Socket) dialer(target netip.Addr) (*net.Dialer, error) {
-	if err := s.Validate(); err != nil {
-		return nil, localError{err}
-	}
-	if !target.IsValid() {
-		return nil, localError{errors.New("the target has no address")}
-	}
-	if s.Source.IsValid() && s.Source.Unmap().Is4() != target.Unmap().Is4() {
-		return nil, localError{fmt.Errorf("source %v and target %v are of different families", s.Source, target)}
+	if err := s.check(target); err != nil {
+		return nil, err
 	}
 	// Keep-alives and the fallback to the other family are of no use to a probe.
 	d := &net.Dialer{KeepAlive: -1, FallbackDelay: -1}

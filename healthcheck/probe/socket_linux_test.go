@@ -23,15 +23,19 @@ import (
 
 func TestSocketSource(t *testing.T) {
 	for source, host := range map[string]string{"127.0.0.5": "127.0.0.1", "::1": "::1"} {
-		from := make(chan string, 1)
+		from := make(chan string, 10)
 		addr := listen(t, net.JoinHostPort(host, "0"), func(c net.Conn) {
 			h, _, _ := net.SplitHostPort(c.RemoteAddr().String())
 			from <- h
+			c.Write([]byte("220 x\r\n"))
+			c.Read(make([]byte, 10))
 		})
 		for _, d := range []probe.Dialer{probe.Socket{Source: netip.MustParseAddr(source)}, &probe.Socket{Source: netip.MustParseAddr(source)}} {
-			res := probe.TCP{Dialer: d}.Probe(within(t, timeout), addr)
+			res := probe.FTP{Dialer: d}.Probe(within(t, timeout), addr)
 			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 			require.Equal(t, source, <-from)
+			res = probe.TCP{Dialer: d}.Probe(within(t, timeout), addr)
+			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 		}
 	}
 	_, err := probe.Socket{}.DialContext(t.Context(), "unix", "127.0.0.1:1")

@@ -31,9 +31,20 @@ func overTCP(ctx context.Context, proto string, d Dialer, target netip.AddrPort,
 	return a.result(a.overTCP(limit, talk))
 }
 
+// askOverTCP is overTCP for protocols in which the client speaks first.
+func askOverTCP(ctx context.Context, proto string, d Dialer, target netip.AddrPort, limit int, talk func(*stream) error) healthcheck.Result {
+	a := begin(ctx, proto, d, target)
+	defer a.end()
+	a.first = true
+	return a.result(a.overTCP(limit, talk))
+}
+
 // overTCP connects, has talk decide, and closes with a reset.
 func (a *attempt) overTCP(limit int, talk func(*stream) error) (err error) {
-	conn, err := dial(a.ctx, a.dialer, "tcp", a.target)
+	if s, ok := own(a.dialer); ok && talk == nil {
+		return s.touchTCP(a.ctx, a.target)
+	}
+	conn, err := dial(a.ctx, a.dialer, "tcp", a.target, a.first)
 	if err != nil {
 		return err
 	}

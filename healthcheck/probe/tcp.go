@@ -7,9 +7,11 @@ import (
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
-// TCP connects, and is satisfied. It completes the handshake and then resets the
-// connection; see [TCPHalfOpen] for a probe that never completes it. The zero TCP
-// works. It is a plain value, safe for concurrent use.
+// TCP connects, and is satisfied. On Linux, with the system's choices or a [Socket], the
+// ACK that would complete the handshake is held back, so that the server usually sees a
+// reset in its place and accepts nothing; elsewhere the handshake is completed, and the
+// connection then reset. See [TCPHalfOpen] for a probe that never completes it. The zero
+// TCP works. It is a plain value, safe for concurrent use.
 type TCP struct {
 	Dialer Dialer // nil: the system's choices
 }

@@ -48,7 +48,7 @@ func (p TLS) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resul
 	if err := p.Validate(); err != nil {
 		return invalid("tls", target, err)
 	}
-	return overTCP(ctx, "tls", p.Dialer, target, p.HTTP.limit(), p.talk)
+	return askOverTCP(ctx, "tls", p.Dialer, target, p.HTTP.limit(), p.talk)
 }
 
 func (p TLS) talk(s *stream) error {

@@ -27,7 +27,7 @@ func (d TLSDialer) DialContext(ctx context.Context, network, address string) (ne
 	if err != nil {
 		return nil, fmt.Errorf("probe: TLSDialer: address: %w", err)
 	}
-	raw, err := dial(ctx, d.Dialer, network, target)
+	raw, err := dial(ctx, d.Dialer, network, target, true)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (p TLSHello) Probe(ctx context.Context, target netip.AddrPort) healthcheck.
 	if err := p.Validate(); err != nil {
 		return invalid("tls hello", target, err)
 	}
-	return overTCP(ctx, "tls hello", p.Dialer, target, 1<<15, func(s *stream) error {
+	return askOverTCP(ctx, "tls hello", p.Dialer, target, 1<<15, func(s *stream) error {
 		s.step = "ClientHello"
 		if err := s.send(clientHello(p.ServerName)); err != nil {
 			return err
