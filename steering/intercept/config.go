@@ -126,7 +126,8 @@ type Row struct {
 }
 
 // A Node is a node and the side of the balancer it stands on. Capacity is the number of
-// optimised connections it can handle; either all nodes state one or none does.
+// optimised connections it can handle; either all nodes state one or none does. Backup,
+// RecoveryTime and WarmUp are for pools only and must be zero.
 type Node struct {
 	steering.Node
 	Side Side
@@ -173,6 +174,12 @@ func (c *Config) validate() error {
 		known[n.Name] = true
 		if n.Side > WAN {
 			bad(fmt.Sprintf("Nodes[%d] %q.Side", i, n.Name), uint8(n.Side), "lan or wan")
+		}
+		if n.RecoveryTime > 0 {
+			bad(fmt.Sprintf("Nodes[%d] %q.RecoveryTime", i, n.Name), n.RecoveryTime, "none: recovery times are for pools")
+		}
+		if n.WarmUp > 0 {
+			bad(fmt.Sprintf("Nodes[%d] %q.WarmUp", i, n.Name), n.WarmUp, "none: slow starts are for pools")
 		}
 		if n.Backup {
 			bad(fmt.Sprintf("Nodes[%d] %q.Backup", i, n.Name), true, "false: backups are for pools, rules name their targets in order")

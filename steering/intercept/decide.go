@@ -46,7 +46,7 @@ func (e *Engine) decide(p *Packet, tr *tracer) Decision {
 	if p.Known != 0 {
 		if e.pool.Usable(p.Known) {
 			d.Action, d.Node, d.Reason = Redirect, p.Known, KnownFlow
-			d.Side = v.side(p.Known)
+			d.Side = v.sides[p.Known]
 			return d
 		}
 		if tr != nil {
@@ -68,15 +68,6 @@ func (e *Engine) decide(p *Packet, tr *tracer) Decision {
 		return e.balance(v, p, cluster, tr)
 	}
 	return e.pass(v, p, cluster, d, tr)
-}
-
-func (v *view) side(id steering.NodeID) Side {
-	for i := range v.nodes {
-		if v.nodes[i].id == id {
-			return v.nodes[i].side
-		}
-	}
-	return LAN
 }
 
 func (v *view) byInPath(p *Packet, tr *tracer) (Action, string) {
@@ -228,6 +219,14 @@ func (e *Engine) choose(v *view, p *Packet, rule int, tr *tracer) (Decision, boo
 		peer = peer.Unmap().WithZone("")
 	}
 	by := e.peers[peer]
+	last := steering.NodeID(0)
+	if len(by) == 0 && peer.IsValid() {
+		if tr != nil {
+			last, _ = e.last.Peek(peer)
+		} else {
+			last, _ = e.last.Get(peer)
+		}
+	}
 	fair := peer.IsValid() && (v.fairV2 || v.sets[rule] != nil)
 	var caps capper
 	if fair {
@@ -245,6 +244,13 @@ func (e *Engine) choose(v *view, p *Packet, rule int, tr *tracer) (Decision, boo
 				continue
 			}
 			r := e.rank(n, by, fair, &caps)
+			r.last = n.id == last
+			if n.limit > 0 && r.sessions >= int64(n.limit) {
+				if tr != nil {
+					tr.step("target %q is at its limit", n.name)
+				}
+				continue
+			}
 			if tr != nil {
 				tr.step("target %q: %s", n.name, r)
 			}
@@ -257,12 +263,7 @@ func (e *Engine) choose(v *view, p *Packet, rule int, tr *tracer) (Decision, boo
 		}
 		n := &v.nodes[best]
 		d := Decision{Action: Redirect, Node: n.id, Side: n.side, Optimized: true, Peer: peer}
-		if limit := int64(n.limit); tr != nil {
-			if open, _ := e.pool.Sessions(n.id); limit > 0 && open >= limit {
-				tr.step("target %q is at its limit", n.name)
-				refused = with(refused, best)
-				continue
-			}
+		if tr != nil {
 			return d, true
 		}
 		if !e.pool.AcquireOptimized(n.id) {
@@ -288,14 +289,14 @@ func with(m map[int]bool, i int) map[int]bool {
 // Restore counts a flow that a node has already, learned from another balancer or from
 // a snapshot, and its peer. It says whether the node is known.
 func (e *Engine) Restore(id steering.NodeID, peer netip.Addr) (Decision, error) {
+	e.peersMu.Lock() // or a node could go between its two counts
+	defer e.peersMu.Unlock()
 	if !e.pool.Adopt(id) {
 		return Decision{}, errUnknown
 	}
-	d := Decision{Action: Redirect, Node: id, Side: e.view.Load().side(id), Counted: true, Reason: KnownFlow}
+	d := Decision{Action: Redirect, Node: id, Side: e.view.Load().sides[id], Counted: true, Reason: KnownFlow}
 	if peer.IsValid() {
 		d.Optimized, d.Peer = true, peer.Unmap().WithZone("")
-		e.peersMu.Lock()
-		defer e.peersMu.Unlock()
 		e.count(d.Peer, id, 1)
 	}
 	return d, nil

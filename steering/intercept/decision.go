@@ -132,7 +132,7 @@ func (r *Rule) miss(p *Packet) string {
 	probe := p.Peer.IsValid()
 	switch {
 	case r.Peer == ProbeOnly && !probe, r.Peer == NonProbe && probe,
-		r.Peer == PeerAddress && (!probe || !r.Peers.Contains(p.Peer.Unmap())):
+		r.Peer == PeerAddress && (!probe || !r.Peers.Contains(p.Peer.Unmap().WithZone(""))):
 		return "peer"
 	}
 	return ""

@@ -19,7 +19,9 @@
 // # Optimised connections
 //
 // Among the targets of a load-balance rule those under less pressure come first, then
-// the node that serves most connections of the same remote peer (peer affinity), then
+// the node that serves most connections of the same remote peer (peer affinity; of a peer
+// without connections, the node that had the last, as far as memory for 65,536 such
+// peers goes back), then
 // the one with the fewest connections for its capacity. Fair peering keeps every node
 // below a number of remote peers: per rule, or, with Config.FairPeeringV2, over all
 // nodes, in place of what the rules say.

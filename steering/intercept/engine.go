@@ -10,8 +10,13 @@ import (
 	"sync"
 	"sync/atomic"
 
+	lru "github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/lbprim/lbprim/steering"
 )
+
+// rememberedPeers is how many remote peers without connections are remembered.
+const rememberedPeers = 1 << 16
 
 // A ClusterState is how the other balancers of the cluster are. The zero ClusterState is
 // Steady.
@@ -44,6 +49,8 @@ type Engine struct {
 	peers   map[netip.Addr]map[steering.NodeID]int // open connections
 	served  map[steering.NodeID]int                // remote peers with open connections
 	sets    map[int]*peerSet                       // of the view in force
+	// The node that served a peer whose connections have all ended.
+	last *lru.LRU[netip.Addr, steering.NodeID]
 }
 
 // A view is a configuration, compiled, and the state of the nodes.
@@ -51,6 +58,7 @@ type view struct {
 	inPath   []InPathRule
 	rules    []Rule
 	nodes    []node
+	sides    map[steering.NodeID]Side
 	targets  [][]int // of each rule: indices of nodes
 	auto     []int
 	services *services
@@ -83,10 +91,11 @@ type farm struct {
 // New makes an engine. All faults of cfg are reported at once. A nil cfg has no nodes
 // and lets everything pass.
 func New(cfg *Config) (*Engine, error) {
-	if cfg == nil {
-		cfg = new(Config)
+	last, err := lru.NewLRU[netip.Addr, steering.NodeID](rememberedPeers, nil)
+	if err != nil {
+		return nil, err
 	}
-	e := &Engine{peers: map[netip.Addr]map[steering.NodeID]int{}, served: map[steering.NodeID]int{}}
+	e := &Engine{peers: map[netip.Addr]map[steering.NodeID]int{}, served: map[steering.NodeID]int{}, last: last}
 	if _, err := e.set(cfg); err != nil {
 		return nil, err
 	}
@@ -99,6 +108,9 @@ func New(cfg *Config) (*Engine, error) {
 func (e *Engine) Set(cfg *Config) (removed []steering.NodeID, err error) { return e.set(cfg) }
 
 func (e *Engine) set(cfg *Config) (removed []steering.NodeID, err error) {
+	if cfg == nil {
+		cfg = new(Config)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	nodes := make([]steering.Node, len(cfg.Nodes))
@@ -172,6 +184,7 @@ func (e *Engine) publish(rules bool) {
 		v.slack = 0
 	}
 	index := make(map[string]int, len(c.Nodes))
+	v.sides = make(map[steering.NodeID]Side, len(c.Nodes))
 	i := 0
 	for id, st := range e.pool.All() {
 		n := node{
@@ -183,6 +196,7 @@ func (e *Engine) publish(rules bool) {
 		}
 		n.usable = n.state == steering.Available || n.state == steering.UnderSeverePressure || n.state == steering.AtLimit
 		index[n.name] = i
+		v.sides[id] = n.side
 		v.nodes = append(v.nodes, n)
 		i++
 	}

@@ -12,6 +12,7 @@ type rank struct {
 	level    steering.Level
 	over     bool // fair peering: another peer would exceed the cap
 	affinity int  // connections of this peer
+	last     bool // served this peer last, which has no connection now
 	fair     bool
 	peers    int
 	sessions int64
@@ -19,17 +20,19 @@ type rank struct {
 	name     string
 }
 
-// before says whether r is the better choice: less pressure, then below its cap, then
-// the peer's own node, then the fewest peers (with fair peering) and the fewest
+// before says whether r is the better choice: less pressure, then the peer's own
+// node, then below its cap, then the node it had last, then the fewest peers (with fair peering) and the fewest
 // connections for the capacity.
 func (r *rank) before(o *rank) bool {
 	switch {
 	case r.level != o.level:
 		return r.level < o.level
-	case r.affinity != o.affinity && (r.affinity == 0 || o.affinity == 0 || !r.over && !o.over):
+	case r.affinity != o.affinity: // nodes that serve the peer are never over
 		return r.affinity > o.affinity
 	case r.over != o.over:
 		return !r.over
+	case r.last != o.last:
+		return r.last
 	}
 	if r.fair {
 		if x, y := int64(r.peers)*o.capacity, int64(o.peers)*r.capacity; x != y {
@@ -47,6 +50,9 @@ func (r *rank) before(o *rank) bool {
 
 func (r rank) String() string {
 	s := fmt.Sprintf("%s pressure, %d connections of this peer, %d sessions of %d", r.level, r.affinity, r.sessions, r.capacity)
+	if r.last {
+		s += ", served it last"
+	}
 	if r.fair {
 		s += fmt.Sprintf(", %d peers", r.peers)
 		if r.over {
@@ -177,5 +183,6 @@ func (e *Engine) count(peer netip.Addr, id steering.NodeID, n int) {
 		by[id] = was + n
 	} else if len(by) == 0 {
 		delete(e.peers, peer)
+		e.last.Add(peer, id)
 	}
 }
