@@ -23,6 +23,7 @@ func (p *Pool) compile(g *group, set []*entry, parts []uint8) {
 	if g.metric == LeastConns {
 		for i := range g.nodes {
 			g.nodes[i].step = max(vtUnit*FullPart/weights[i], 1)
+			g.nodes[i].rstep = rvtUnit * FullPart / weights[i]
 		}
 	}
 	reduced := reduceWeights(weights, 1<<62)
@@ -33,7 +34,7 @@ func (p *Pool) compile(g *group, set []*entry, parts []uint8) {
 	switch g.metric {
 	case LeastConns:
 		g.first = weightedStart(p.cfg.Seed, reduced, g.sum)
-		g.vstep = max(vtUnit*FullPart/sumOf(weights), 1)
+		g.vstep = rvtUnit * FullPart / sumOf(weights)
 		g.tree = newLeastTree(len(g.nodes))
 		for i := range g.nodes {
 			if g.nodes[i].part < FullPart && p.warming(g.nodes[i].h) {
@@ -44,8 +45,14 @@ func (p *Pool) compile(g *group, set []*entry, parts []uint8) {
 		}
 		g.tree.updateAll(g)
 	case WeightedCyclic:
+		// As many in a row as the weight says: only what parts brought in is reduced.
+		common := uint64(FullPart)
+		for i := range g.nodes {
+			common = gcd(common, uint64(g.nodes[i].part))
+		}
 		var sum uint64
-		for _, w := range reduced {
+		for _, w := range weights {
+			w /= common
 			sum += w
 			g.cum = append(g.cum, sum)
 		}

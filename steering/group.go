@@ -34,6 +34,7 @@ type candidate struct {
 	limit  int64
 	weight uint64 // reduced; 1 where the metric has none
 	step   uint64 // LeastConns: virtual time of one turn
+	rstep  uint64 // LeastConns: the same, in a slow start
 	key    uint64 // of the node's address, or name, for hashed metrics
 	tie    uint64 // of the node's name
 	part   uint8  // of FullPart: pressure and slow start
@@ -48,7 +49,12 @@ type cursor struct {
 	_     [64 - 3*8]byte
 }
 
-const vtUnit = 1 << 24
+// Units of virtual time. Nodes in their slow start have a finer one: it is divided by the
+// sum of all weights.
+const (
+	vtUnit  = 1 << 24
+	rvtUnit = 1 << 40
+)
 
 // pick chooses and counts; with a trace it only says what it would do. It returns -1
 // when no node has room.
@@ -161,10 +167,10 @@ func (g *group) pickLeast(tr *tracer) int {
 			i = g.warmOrElse(i)
 		}
 		if i < 0 {
-			if tr != nil {
-				g.scan(0, tr)
+			// All are full, or others are in the middle of their matches.
+			if i = g.fewest(tr); i < 0 {
+				return -1
 			}
-			return -1
 		}
 		if tr != nil {
 			return i
@@ -178,6 +184,22 @@ func (g *group) pickLeast(tr *tracer) int {
 	return g.scan(0, tr)
 }
 
+// fewest looks at all nodes in turn, as the tournament would.
+func (g *group) fewest(tr *tracer) int {
+	best := -1
+	for i := range g.nodes {
+		c := &g.nodes[i]
+		if c.h.full(c.limit) {
+			if tr != nil {
+				tr.passed(g, i, AtLimit)
+			}
+		} else if best < 0 || g.fewer(i, best) {
+			best = i
+		}
+	}
+	return best
+}
+
 // warmOrElse returns the node in its slow start whose turn it is, or i. Having few
 // sessions such a node would draw all new ones; so it gets no more than its share of
 // turns. When there is no other node they compete among themselves.
@@ -186,7 +208,7 @@ func (g *group) warmOrElse(i int) int {
 	now := g.turn.clock.Load()
 	for _, j := range g.warm {
 		c := &g.nodes[j]
-		if c.h.full(c.limit) || !alone && int64(c.h.rvt.Load()-now) > 0 {
+		if c.h.full(c.limit) || !alone && c.waits(now) {
 			continue
 		}
 		if i < 0 || g.fewer(j, i) {
@@ -211,13 +233,20 @@ func (g *group) turned(i int) {
 		now := g.turn.clock.Add(g.vstep)
 		if c.part < FullPart {
 			rvt := c.h.rvt.Load()
-			if int64(now-rvt) > int64(c.step) {
-				rvt = now - c.step
+			if d := int64(now - rvt); d > int64(c.rstep) || d < -int64(c.rstep) {
+				rvt = now - c.rstep
 			}
-			c.h.rvt.Store(rvt + c.step)
+			c.h.rvt.Store(rvt + c.rstep)
 		}
 	}
 	g.changed(i)
+}
+
+// waits says whether the next turn of a node in its slow start is yet to come. A time
+// further ahead than one turn is left over from an earlier slow start.
+func (c *candidate) waits(now uint64) bool {
+	ahead := int64(c.h.rvt.Load() - now)
+	return ahead > 0 && ahead <= int64(c.rstep)
 }
 
 // changed plays the matches of node i again after its count changed.

@@ -269,7 +269,7 @@ func (t *MaglevTable) overlay(parts []uint8) []int16 {
 	var alive []int16
 	held := make([]uint8, len(parts)) // 1 for nodes below their full part
 	for i, part := range parts {
-		if part > 0 {
+		if part > 0 && t.walk[i].skip != 0 { // those of weight 0 have no walk
 			alive = append(alive, int16(i))
 		}
 		if part < FullPart {

@@ -100,24 +100,45 @@ func rounds(w []uint64) []int16 {
 }
 
 // smooth lays out turns as evenly as they go: each step every node earns its weight,
-// and the richest pays the sum of all for its turn.
+// and the richest, the first of them, pays the sum of all for its turn. Nodes of one
+// weight are one class whose members take its turns in order, so that a step costs the
+// number of different weights.
 func smooth(w []uint64) []int16 {
-	var sum int64
-	for _, x := range w {
-		sum += int64(x)
+	type class struct {
+		weight, credit int64 // credit of the member whose turn it is
+		members        []int16
+		at             int
 	}
-	credit := make([]int64, len(w))
+	var classes []class
+	var sum int64
+	of := map[uint64]int{}
+	for i, x := range w {
+		sum += int64(x)
+		c, ok := of[x]
+		if !ok {
+			c = len(classes)
+			of[x] = c
+			classes = append(classes, class{weight: int64(x)})
+		}
+		classes[c].members = append(classes[c].members, int16(i))
+	}
 	seq := make([]int16, sum)
 	for s := range seq {
-		best := 0
-		for i := range credit {
-			credit[i] += int64(w[i])
-			if credit[i] > credit[best] {
-				best = i
+		best, first := -1, int16(0)
+		for i := range classes {
+			c := &classes[i]
+			c.credit += c.weight
+			m := c.members[c.at]
+			if best < 0 || c.credit > classes[best].credit || c.credit == classes[best].credit && m < first {
+				best, first = i, m
 			}
 		}
-		credit[best] -= sum
-		seq[s] = int16(best)
+		c := &classes[best]
+		if c.at++; c.at == len(c.members) {
+			c.at = 0
+			c.credit -= sum
+		}
+		seq[s] = first
 	}
 	return seq
 }

@@ -10,13 +10,12 @@ import (
 // A view is everything a pick reads: the nodes of a pool and what prevents them,
 // compiled. It never changes.
 type view struct {
-	metric  Metric
-	all     []entry
-	index   idTable
-	names   map[string]int
-	plans   [2]plan // pass-through sessions, optimised ones
-	sticky  bool    // Config.StickyOverLimit
-	backups bool    // the backups took over and keep new sessions
+	metric Metric
+	all    []entry
+	index  idTable
+	names  map[string]int
+	plans  [2]plan // pass-through sessions, optimised ones
+	sticky bool    // Config.StickyOverLimit
 }
 
 // An entry is a configured node.
@@ -38,10 +37,8 @@ type entry struct {
 // A plan is the groups in the order they are asked.
 type plan struct {
 	groups []*group
-	err    error // when no group has a node
-	// onlyDown: groups after the first are asked only if the first is empty.
-	onlyDown bool
-	why      []Step // nodes that do not compete, for explanations
+	err    error  // when no group has a node
+	why    []Step // nodes that do not compete, for explanations
 }
 
 // idTable finds a node by id: open addressing, at most half full.
@@ -107,9 +104,6 @@ func (v *view) pick(k *Key, tr *tracer) (NodeID, error) {
 				tr.chosen(g, i)
 			}
 			return g.nodes[i].h.id, nil
-		}
-		if pl.onlyDown {
-			break
 		}
 	}
 	if len(pl.groups) > 0 {
@@ -183,7 +177,6 @@ func (p *Pool) plan(v *view) {
 	anySpare := slices.ContainsFunc(v.all, func(e entry) bool { return backup(&e) && willing(&e) })
 	// Without pre-emption the backups keep what they took over.
 	p.spares = anySpare && (!anyMember || p.spares && p.cfg.NoPreempt)
-	v.backups = p.spares && anyMember
 
 	pass := &v.plans[0]
 	order := func(groups ...*group) (out []*group) {
@@ -253,12 +246,15 @@ func reason(all []entry) error {
 }
 
 func notCompeting(all []entry, groups []*group) (steps []Step) {
+	in := make(map[NodeID]bool, len(all))
+	for _, g := range groups {
+		for i := range g.nodes {
+			in[g.nodes[i].h.id] = true
+		}
+	}
 	for i := range all {
 		e := &all[i]
-		in := slices.ContainsFunc(groups, func(g *group) bool {
-			return slices.ContainsFunc(g.nodes, func(c candidate) bool { return c.h == e.h })
-		})
-		if in {
+		if in[e.id] {
 			continue
 		}
 		name := "members"
