@@ -24,29 +24,6 @@ func TestConfigFaultsAllAtOnce(t *testing.T) {
 	require.Equal(t, 64, c.BatchSize)
 }
 
-// An idle device makes few spins; a busy one is allowed all again.
-func TestSpinnerAdapts(t *testing.T) {
-	s := spinner{most: 200, now: 200, left: 200}
-	spins := func() (n int) {
-		for s.again() {
-			n++
-		}
-		return n
-	}
-	require.Equal(t, 200, spins())
-	for range 20 {
-		spins()
-	}
-	require.Equal(t, 4, spins(), "an idle device")
-	for range 10 {
-		s.again()
-		s.found()
-	}
-	require.Equal(t, 200, spins(), "a busy device")
-	none := spinner{}
-	require.False(t, none.again())
-}
-
 var (
 	mac    = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	client = net.HardwareAddr{2, 0, 0, 0, 0, 9}
@@ -155,7 +132,13 @@ func TestAnnouncements(t *testing.T) {
 		p := gopacket.NewPacket(f, layers.LayerTypeEthernet, gopacket.Default)
 		require.Nil(t, p.ErrorLayer())
 	}
-	_, err := newVIPSet([]netip.Addr{{}, netip.MustParseAddr("224.0.0.1"), netip.MustParseAddr("::1")})
+	// Only what is new is announced again.
+	more, err := newVIPSet([]netip.Addr{vip4, vip6, netip.MustParseAddr("192.0.2.81")})
+	require.NoError(t, err)
+	require.Len(t, more.without(vips(t)).announcements(mac), 1)
+	require.Empty(t, vips(t).without(more).announcements(mac))
+	require.Len(t, more.without(nil).announcements(mac), 3)
+	_, err = newVIPSet([]netip.Addr{{}, netip.MustParseAddr("224.0.0.1"), netip.MustParseAddr("::1")})
 	require.ErrorContains(t, err, "want a unicast address")
 }
 

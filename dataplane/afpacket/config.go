@@ -22,9 +22,9 @@ type Config struct {
 	// Promiscuous makes the interfaces accept frames for any MAC. Frames for another
 	// host are still not delivered; it serves interfaces that must be given a MAC which is not theirs.
 	Promiscuous bool
-	// Spin is how many times an empty Read looks again before it sleeps in the kernel;
-	// it saves a wake-up under load. Default 200; negative: none. It adapts: spins that
-	// find nothing are shortened, so that an idle device costs no CPU.
+	// Spin is how many times an empty Read looks again before it sleeps in the kernel, at most;
+	// it saves a wake-up under load. Default 200; negative: none. It adapts: an idle device
+	// sleeps at once and costs no CPU.
 	Spin int
 }
 
@@ -33,7 +33,12 @@ const (
 	maxBatch      = 1024
 	defaultBuffer = 8 << 20
 	defaultSpin   = 200
+	maxQueues     = 256
 )
+
+// MostFanoutVIPs is how many VIPs a Device of several queues may have: the program that the kernel runs for each frame compares
+// its destination with one after another.
+const MostFanoutVIPs = 256
 
 // withDefaults returns a copy with every zero field set, or all faults at once.
 func (c *Config) withDefaults() (Config, error) {
@@ -84,5 +89,7 @@ type Stats struct {
 	QueueFull  uint64 // of these, frames refused because a queue was full (ENOBUFS)
 	Refused    uint64 // of these, frames refused as malformed (EINVAL), such as odd segment sizes
 	Down       uint64 // of these, frames refused because the interface was down or gone
+	Split      uint64 // super-packets the kernel refused (EINVAL), sent as single packets
+	Sleeps     uint64 // how often Read found nothing for long enough to sleep
 	Answered   uint64 // ARP and Neighbor Discovery requests for a VIP answered
 }

@@ -17,6 +17,11 @@ func Open(*Config) (*Device, error) {
 	return nil, fmt.Errorf("afpacket: packet sockets need Linux, not %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
 
+// OpenQueues returns an error that wraps errors.ErrUnsupported on this system.
+func OpenQueues(*Config, int) ([]*Device, error) {
+	return nil, fmt.Errorf("afpacket: packet sockets need Linux, not %s: %w", runtime.GOOS, errors.ErrUnsupported)
+}
+
 // Preflight returns an error that wraps errors.ErrUnsupported on this system.
 func Preflight([]string, []netip.Addr) error {
 	return fmt.Errorf("afpacket: packet sockets need Linux, not %s: %w", runtime.GOOS, errors.ErrUnsupported)

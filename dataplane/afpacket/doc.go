@@ -9,6 +9,9 @@
 // A [Device] answers ARP and Neighbor Discovery for the virtual addresses it is given
 // ([Device.SetVIPs]) and announces them, since no interface of the host carries them.
 //
+// [OpenQueues] opens the same interfaces several times; the kernel gives all frames of a client's endpoint, both ways, to
+// one queue.
+//
 // The kernel sees every frame as well. [Preflight] finds what would make it answer or forward the
 // same packets, or hide them, and says which command mends it.
 //

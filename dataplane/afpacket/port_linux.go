@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -21,16 +24,8 @@ type port struct {
 	down  bool        // Read was told that it is down, and has seen no frame since
 	in    batch       // Read's headers
 	drops sync.Mutex
+	heard map[[6]byte]bool // multicast addresses asked for, see follow
 	mac   atomic.Pointer[net.HardwareAddr]
-}
-
-func openPort(name string, c *Config) (*port, error) {
-	p := &port{name: name, fd: -1, in: newBatch(c.BatchSize)}
-	if err := p.open(c); err != nil {
-		p.close()
-		return nil, err
-	}
-	return p, nil
 }
 
 func htons(v uint16) uint16 {
@@ -39,7 +34,9 @@ func htons(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-func (p *port) open(c *Config) error {
+// open opens a socket that delivers nothing yet, ties it to the interface, and lets it deliver. g.mu is held, or the Device is
+// not yet known to others.
+func (p *port) open(c *Config, g *group) error {
 	// Bound to no protocol until all options are set, so that no frame comes too early.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -63,7 +60,77 @@ func (p *port) open(c *Config) error {
 	}
 	buffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, c.ReceiveBuffer)
 	buffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, c.SendBuffer)
-	return p.bind(c)
+	if g.fanout == nil {
+		err = p.bind(c)
+	} else {
+		// Between bind and join it would get the other queues' frames too.
+		if err := p.attach(unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}); err != nil {
+			return fmt.Errorf("afpacket: interface %q: SO_ATTACH_FILTER: %w", p.name, err)
+		}
+		if err = p.bind(c); err == nil {
+			err = p.join(g)
+		}
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return p.follow(g.vips.Load(), g.fanout != nil)
+}
+
+// reopen ties the socket to an interface that has come back. One that has joined a fanout cannot be bound again: a new one takes
+// its place and its number, so that a Write under way keeps a valid descriptor. The group's lock is held.
+func (p *port) reopen(c *Config, g *group) error {
+	if g.fanout == nil {
+		p.heard = nil
+		if err := p.bind(c); err != nil {
+			return err
+		}
+		return p.follow(g.vips.Load(), false)
+	}
+	if _, _, err := p.lookup(); err != nil {
+		return err // as ever, but for less
+	}
+	return p.inItsNamespace(func() error {
+		fresh := &port{name: p.name, fd: -1}
+		defer fresh.close()
+		if err := fresh.open(c, g); err != nil {
+			return err
+		}
+		if err := unix.Dup3(fresh.fd, p.fd, unix.O_CLOEXEC); err != nil {
+			return err
+		}
+		p.heard = fresh.heard
+		p.mac.Store(fresh.mac.Load())
+		p.index.Store(fresh.index.Load())
+		p.gone.Store(false)
+		return nil
+	})
+}
+
+// inItsNamespace calls f on a thread in the network namespace of the socket, which need not be that of the caller.
+func (p *port) inItsNamespace(f func() error) error {
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(p.fd), unix.SIOCGSKNS, 0)
+	if errno != 0 {
+		return f() // without privileges there is no other
+	}
+	defer unix.Close(int(fd))
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		var socket, thread unix.Stat_t
+		if unix.Fstat(int(fd), &socket) == nil && unix.Stat("/proc/thread-self/ns/net", &thread) == nil && socket.Ino == thread.Ino && socket.Dev == thread.Dev {
+			defer runtime.UnlockOSThread()
+		} else if err := unix.Setns(int(fd), unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			done <- os.NewSyscallError("setns", err)
+			return
+		} // else the thread dies there with this goroutine
+		done <- f()
+	}()
+	return <-done
 }
 
 // bind ties the socket to the interface that has the name now. It asks through the socket, which
@@ -115,6 +182,15 @@ func buffer(fd, force, plain, size int) {
 	}
 }
 
+// refresh looks the interface's hardware address up anew; it may change at any time.
+func (p *port) refresh() net.HardwareAddr {
+	index, mac, err := p.lookup()
+	if err == nil && index == p.index.Load() && !slices.Equal(mac, *p.mac.Load()) {
+		p.mac.Store(&mac)
+	}
+	return *p.mac.Load()
+}
+
 // check notes whether the socket's interface still exists. When one is removed, the socket is told once, when it goes
 // down before, and then stays bound to nothing, so a socket that is down looks for itself.
 func (p *port) check() {
@@ -133,6 +209,9 @@ func (p *port) close() {
 func (p *port) countDrops(c *counters) {
 	p.drops.Lock()
 	defer p.drops.Unlock()
+	if p.fd < 0 {
+		return
+	}
 	if st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 		c.kernelDrop.Add(uint64(st.Drops))
 	}

@@ -30,6 +30,25 @@ func newVIPSet(vips []netip.Addr) (*vipSet, error) {
 	return s, errors.Join(faults...)
 }
 
+// without returns the addresses of s that are not in old.
+func (s *vipSet) without(old *vipSet) *vipSet {
+	if old == nil {
+		return s
+	}
+	fresh := &vipSet{v4: map[[4]byte]struct{}{}, v6: map[[16]byte]struct{}{}}
+	for a := range s.v4 {
+		if _, ok := old.v4[a]; !ok {
+			fresh.v4[a] = struct{}{}
+		}
+	}
+	for a := range s.v6 {
+		if _, ok := old.v6[a]; !ok {
+			fresh.v6[a] = struct{}{}
+		}
+	}
+	return fresh
+}
+
 const (
 	etherIPv4 = 0x0800
 	etherARP  = 0x0806
@@ -51,6 +70,17 @@ func etherHeader(frame []byte) (proto uint16, head, rest []byte) {
 			return 0, nil, nil
 		}
 	}
+}
+
+// asked reports whether a frame may be a question for one of the addresses, by a cheap look.
+func (s *vipSet) asked(frame []byte) bool {
+	switch proto, _, rest := etherHeader(frame); proto {
+	case etherARP:
+		return len(s.v4) > 0
+	case etherIPv6:
+		return len(s.v6) > 0 && len(rest) > 40 && rest[6] == 58 && rest[40] == 135
+	}
+	return false
 }
 
 // reply returns the answer to an ARP request or neighbour solicitation for one of the addresses, in the
