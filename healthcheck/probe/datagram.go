@@ -62,7 +62,9 @@ func (a *attempt) exchange(conn net.Conn, request []byte, retries int, judge fun
 		icmp = nil
 		if isICMP(err) {
 			icmp = err
-			a.pause(min(time.Until(slot), refusedPause))
+			if try < retries {
+				a.pause(min(time.Until(slot), refusedPause))
+			}
 		}
 	}
 	switch {
@@ -108,8 +110,38 @@ func (a *attempt) pause(d time.Duration) {
 	}
 }
 
-// isICMP reports whether err is what an ICMP error about a datagram becomes.
+// fatalICMP has an exchange end with the first ICMP error.
+type fatalICMP struct{ net.Conn }
+
+func (c fatalICMP) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.fatal(err)
+}
+
+func (c fatalICMP) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	return n, c.fatal(err)
+}
+
+func (fatalICMP) fatal(err error) error {
+	if isICMP(err) {
+		return unreachableError{err}
+	}
+	return err
+}
+
+// unreachableError is an ICMP error that no repetition is to follow.
+type unreachableError struct{ err error }
+
+func (e unreachableError) Error() string { return cause(e.err).Error() }
+func (e unreachableError) Unwrap() error { return e.err }
+
+// isICMP reports whether err is what an ICMP error about a datagram becomes, and may be
+// followed by another try.
 func isICMP(err error) bool {
+	if _, ok := errors.AsType[unreachableError](err); ok {
+		return false
+	}
 	errno, ok := errors.AsType[syscall.Errno](err)
 	return ok && icmpErrno(errno)
 }

@@ -16,28 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// talk holds a port by a TCP socket that is bound and nothing else, sends the SYN from
-// it by a raw socket, and waits for the answer. The kernel, which knows of no
-// connection, answers the server's SYN with RST by itself; the probe does so as well,
-// in case a packet filter keeps the kernel's from leaving.
+// talk holds a port by a TCP socket that is bound and nothing else, sends the SYN by a
+// raw socket, and waits for the answer. The kernel, which knows of no connection, answers
+// the server's SYN with RST by itself; the probe does so as well, in case a packet filter
+// keeps the kernel's from leaving.
 func (p TCPHalfOpen) talk(a *attempt) error {
 	a.step = "socket"
 	dst := netip.AddrPortFrom(a.target.Addr().Unmap(), a.target.Port())
-	raw, err := p.Socket.openRawTCP(dst)
+	raw, local, err := p.Socket.openRawTCP(dst)
 	if err != nil {
 		return err
 	}
-	defer raw.Close()
-	src, hold, err := p.Socket.holdPort(a.ctx, raw)
-	if err != nil {
-		return err
-	}
-	defer hold.Close()
-	if err := raw.filter(src.Port(), dst); err != nil {
-		return localError{err}
-	}
-	stop := context.AfterFunc(a.ctx, func() { _ = raw.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer raw.close()
+	src := netip.AddrPortFrom(local, raw.port)
 
 	var r [4]byte
 	_, _ = rand.Read(r[:]) // never fails
@@ -60,65 +51,73 @@ func (p TCPHalfOpen) talk(a *attempt) error {
 	}
 }
 
-// rawTCP is a connected raw socket.
-type rawTCP struct{ *echoFile }
-
-func (s Socket) openRawTCP(dst netip.AddrPort) (*rawTCP, error) {
-	family := unix.AF_INET
-	if dst.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, fmt.Errorf("%w: %w", errNoRaw, err)
-	}
-	if err != nil {
-		return nil, localError{os.NewSyscallError("socket", err)}
-	}
-	// Until the port is known nothing is wanted.
-	err = setFilter(fd, []bpf.Instruction{bpf.RetConstant{Val: 0}})
-	if err == nil {
-		err = s.connectRaw(fd, dst.Addr())
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "tcp")
-	conn, err := f.SyscallConn()
-	if err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return &rawTCP{&echoFile{File: f, rawConn: conn, v4: dst.Addr().Is4()}}, nil
+// rawTCP is a connected raw socket, and one that holds a port. The answer of a target on
+// this machine is there when the SYN has been sent, so that only others bring in the
+// runtime's poller.
+type rawTCP struct {
+	fd, hold int
+	port     uint16
+	v4       bool
+	waits    *echoFile // owns fd, once there was something to wait for
+	stop     func() bool
 }
 
-// holdPort has the kernel reserve a port of the address raw sends from.
-func (s Socket) holdPort(ctx context.Context, raw *rawTCP) (netip.AddrPort, *os.File, error) {
-	var local netip.Addr
-	var err error
-	if e := raw.Control(func(fd uintptr) { local, err = localAddr(int(fd)) }); e != nil {
-		err = e
+func (s Socket) openRawTCP(dst netip.AddrPort) (_ *rawTCP, local netip.Addr, err error) {
+	family, any := unix.AF_INET, netip.IPv4Unspecified()
+	if dst.Addr().Is6() {
+		family, any = unix.AF_INET6, netip.IPv6Unspecified()
+	}
+	const flags = unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	fd, err := unix.Socket(family, unix.SOCK_RAW|flags, unix.IPPROTO_TCP)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, local, fmt.Errorf("%w: %w", errNoRaw, err)
 	}
 	if err != nil {
-		return netip.AddrPort{}, nil, localError{err}
+		return nil, local, localError{os.NewSyscallError("socket", err)}
 	}
-	family := unix.AF_INET
-	if local.Is6() {
-		family = unix.AF_INET6
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
-	if err != nil {
-		return netip.AddrPort{}, nil, localError{os.NewSyscallError("socket", err)}
-	}
-	if err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(local, 0))); err == nil {
-		var sa unix.Sockaddr
-		if sa, err = unix.Getsockname(fd); err == nil {
-			return netip.AddrPortFrom(local, sockPort(sa)), os.NewFile(uintptr(fd), "port"), nil
+	c := &rawTCP{fd: fd, hold: -1, v4: dst.Addr().Is4()}
+	defer func() {
+		if err != nil {
+			c.close()
 		}
+	}()
+	// A port of all addresses, as that to send from is not known yet.
+	if c.hold, err = unix.Socket(family, unix.SOCK_STREAM|flags, unix.IPPROTO_TCP); err != nil {
+		return nil, local, localError{os.NewSyscallError("socket", err)}
 	}
-	_ = unix.Close(fd)
-	return netip.AddrPort{}, nil, localError{os.NewSyscallError("bind", err)}
+	if err = unix.Bind(c.hold, sockaddr(netip.AddrPortFrom(any, 0))); err != nil {
+		return nil, local, localError{os.NewSyscallError("bind", err)}
+	}
+	sa, err := unix.Getsockname(c.hold)
+	if err != nil {
+		return nil, local, localError{os.NewSyscallError("getsockname", err)}
+	}
+	c.port = sockPort(sa)
+	// Before it is connected, so that nothing else comes in.
+	if err = c.filter(dst.Port()); err != nil {
+		return nil, local, localError{err}
+	}
+	if err = s.connectRaw(fd, dst.Addr()); err != nil {
+		return nil, local, err
+	}
+	if local, err = localAddr(fd); err != nil {
+		return nil, local, localError{err}
+	}
+	return c, local, nil
+}
+
+func (c *rawTCP) close() {
+	if c.stop != nil {
+		c.stop()
+	}
+	if c.waits != nil {
+		_ = c.waits.Close()
+	} else {
+		_ = unix.Close(c.fd)
+	}
+	if c.hold >= 0 {
+		_ = unix.Close(c.hold)
+	}
 }
 
 func localAddr(fd int) (netip.Addr, error) {
@@ -151,24 +150,20 @@ func sockPort(sa unix.Sockaddr) uint16 {
 	return 0
 }
 
-// filter has the kernel drop everything but segments from dst to the port src. A raw
+// filter has the kernel drop everything but segments from a port to the held one. A raw
 // IPv4 socket sees the IP header, an IPv6 one does not.
-func (c *rawTCP) filter(src uint16, dst netip.AddrPort) error {
-	prog := []bpf.Instruction{
-		bpf.LoadIndirect{Off: 0, Size: 4}, // both ports
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(dst.Port())<<16 | uint32(src), SkipFalse: 1},
-		bpf.RetConstant{Val: 1 << 16},
-		bpf.RetConstant{Val: 0},
-	}
+func (c *rawTCP) filter(from uint16) error {
 	first := bpf.Instruction(bpf.LoadConstant{Dst: bpf.RegX, Val: 0})
 	if c.v4 {
 		first = bpf.LoadMemShift{Off: 0} // X = length of the IP header
 	}
-	var err error
-	if e := c.Control(func(fd uintptr) { err = setFilter(int(fd), append([]bpf.Instruction{first}, prog...)) }); e != nil {
-		return e
-	}
-	return err
+	return setFilter(c.fd, []bpf.Instruction{
+		first,
+		bpf.LoadIndirect{Off: 0, Size: 4}, // both ports
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(from)<<16 | uint32(c.port), SkipFalse: 1},
+		bpf.RetConstant{Val: 1 << 16},
+		bpf.RetConstant{Val: 0},
+	})
 }
 
 func setFilter(fd int, prog []bpf.Instruction) error {
@@ -186,18 +181,20 @@ func setFilter(fd int, prog []bpf.Instruction) error {
 
 // try sends a SYN and waits for the answer.
 func (c *rawTCP) try(ctx context.Context, syn []byte, src, dst netip.AddrPort, seq uint32, at time.Time) error {
-	if err := c.SetReadDeadline(at); err != nil {
-		return err
+	if c.waits != nil {
+		if err := c.waits.SetReadDeadline(at); err != nil {
+			return err
+		}
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
+	if err := ctx.Err(); err != nil { // the deadline above must not undo that of a cancelled context
+		return err
 	}
 	if err := c.send(syn); err != nil {
 		return err
 	}
 	buf := make([]byte, 256)
 	for {
-		n, err := c.read(buf)
+		n, err := c.read(ctx, buf, at)
 		if err != nil {
 			return err
 		}
@@ -210,11 +207,36 @@ func (c *rawTCP) try(ctx context.Context, syn []byte, src, dst netip.AddrPort, s
 	}
 }
 
-// Control gives access to the descriptor.
-func (c *rawTCP) Control(f func(fd uintptr)) error {
-	conn, err := c.SyscallConn()
-	if err != nil {
-		return err
+func (c *rawTCP) send(b []byte) error {
+	if c.waits != nil {
+		return c.waits.send(b)
 	}
-	return conn.Control(f)
+	return ignoringEINTR(func() error { return unix.Send(c.fd, b, 0) })
+}
+
+// read returns a segment. The first that is not there yet has the poller begin to wait,
+// until at.
+func (c *rawTCP) read(ctx context.Context, b []byte, at time.Time) (n int, err error) {
+	if c.waits == nil {
+		err = ignoringEINTR(func() (err error) {
+			n, _, err = unix.Recvfrom(c.fd, b, 0)
+			return err
+		})
+		if !errors.Is(err, unix.EAGAIN) {
+			if err == nil && c.v4 {
+				n = cutIPv4(b[:n])
+			}
+			return n, err
+		}
+		f := os.NewFile(uintptr(c.fd), "tcp")
+		c.waits = &echoFile{File: f, v4: c.v4}
+		if c.waits.rawConn, err = f.SyscallConn(); err != nil {
+			return 0, localError{err}
+		}
+		if err = f.SetReadDeadline(at); err != nil {
+			return 0, localError{err}
+		}
+		c.stop = context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
+	}
+	return c.waits.read(b)
 }

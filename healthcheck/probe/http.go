@@ -214,7 +214,7 @@ func (p HTTP) appendRequest(b []byte, target netip.AddrPort) []byte {
 		b = appendHost(b, target)
 	}
 	b = append(b, "\r\nConnection: close\r\n"...)
-	if p.Header["User-Agent"] == nil {
+	if !p.hasField("User-Agent") {
 		b = append(b, "User-Agent: lbprim-healthcheck\r\n"...)
 	}
 	for k, vs := range p.Header {
@@ -228,6 +228,16 @@ func (p HTTP) appendRequest(b []byte, target netip.AddrPort) []byte {
 	}
 	b = append(b, "\r\n"...)
 	return append(b, p.Body...)
+}
+
+// hasField reports whether Header has a field, however its name is written.
+func (p HTTP) hasField(name string) bool {
+	for k := range p.Header {
+		if http.CanonicalHeaderKey(k) == name {
+			return true
+		}
+	}
+	return false
 }
 
 // appendHost appends target as in a URL: a zone is not sent, as it means nothing to

@@ -57,7 +57,8 @@ func readHTTPHead(r *reader, protocol string) (httpStatus, error) {
 		case bytes.EqualFold(name, []byte("Content-Length")):
 			st.contentLength = append(st.contentLength, string(value))
 		case bytes.EqualFold(name, []byte("Transfer-Encoding")):
-			st.chunked = bytes.EqualFold(value, []byte("chunked"))
+			// The last coding of the last field is the outermost.
+			st.chunked = bytes.EqualFold(bytes.Trim(value[bytes.LastIndexByte(value, ',')+1:], " \t"), []byte("chunked"))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,6 +96,8 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if z := a.Addr().Zone(); z != "" {
 		if i, err := net.InterfaceByName(z); err == nil {
 			sa.ZoneId = uint32(i.Index)
+		} else if n, err := strconv.ParseUint(z, 10, 32); err == nil {
+			sa.ZoneId = uint32(n) // as package net takes it
 		}
 	}
 	return sa
@@ -133,13 +136,17 @@ func (c *echoFile) read(b []byte) (n int, err error) {
 		return 0, err
 	}
 	if !c.dgram && c.v4 { // a raw IPv4 socket delivers the header, too
-		b = b[:n]
-		if n < 20 || int(b[0]&0xf)*4 > n {
-			return 0, nil
-		}
-		n = copy(b, b[int(b[0]&0xf)*4:])
+		n = cutIPv4(b[:n])
 	}
 	return n, nil
+}
+
+// cutIPv4 moves what follows an IPv4 header to the front and returns its length.
+func cutIPv4(b []byte) int {
+	if len(b) < 20 || int(b[0]&0xf)*4 > len(b) {
+		return 0
+	}
+	return copy(b, b[int(b[0]&0xf)*4:])
 }
 
 func (c *echoFile) SetReadDeadline(t time.Time) error { return c.File.SetReadDeadline(t) }

@@ -21,7 +21,7 @@ type UDP struct {
 	// Payload is what is sent; default 16 zero bytes.
 	Payload []byte
 	// Expect, if not empty, must be contained in an answer; other answers are
-	// passed over.
+	// passed over. The first ICMP error is a failure, as without.
 	Expect []byte
 	// Wait is how long silence lasts that counts as life, after each datagram;
 	// default 1 s. It is cut to fit the probe's deadline. With Expect the whole
@@ -71,7 +71,7 @@ func (p UDP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Resul
 	err := a.overUDP(func(conn net.Conn) (err error) {
 		a.step = "answer"
 		if len(p.Expect) > 0 {
-			return a.exchange(conn, p.Payload, p.Datagrams-1, p.expected)
+			return a.exchange(fatalICMP{conn}, p.Payload, p.Datagrams-1, p.expected)
 		}
 		silent, err = p.listen(a, conn)
 		return err
