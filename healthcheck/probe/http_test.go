@@ -116,3 +116,16 @@ func TestHTTPValidate(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// TestHTTPUserAgent: a field of the caller's replaces the prober's, however it is written.
+func TestHTTPUserAgent(t *testing.T) {
+	got := make(chan []string, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header["User-Agent"] }))
+	defer s.Close()
+	addr := netip.MustParseAddrPort(s.Listener.Addr().String())
+	for want, h := range map[string]http.Header{"lbprim-healthcheck": nil, "mine": {"user-agent": {"mine"}}} {
+		res := probe.HTTP{Header: h}.Probe(within(t, timeout), addr)
+		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+		require.Equal(t, []string{want}, <-got)
+	}
+}

@@ -42,6 +42,7 @@ func TestHTTPContent(t *testing.T) {
 		{name: "empty", prober: zoo, serve: with("Content-Length: 0\r\n", ""), want: healthcheck.Fail, err: "no rule matched"},
 		{name: "no content", prober: zoo, serve: answer("HTTP/1.1 204 No Content\r\n\r\n"), want: healthcheck.Fail, err: "no rule matched"},
 		{name: "chunks", prober: zoo, serve: with("Transfer-Encoding: chunked\r\n", "6\r\nan ele\r\n5 ;x=y\r\nphant\r\n0\r\n\r\n"), want: healthcheck.Pass},
+		{name: "chunks outermost", prober: zoo, serve: with("Transfer-Encoding: x\r\nTransfer-Encoding: gzip , Chunked\r\n", "6\r\nan ele\r\n5\r\nphant\r\n0\r\n\r\n"), want: healthcheck.Pass},
 		{name: "chunks without a hit", prober: zoo, serve: with("Transfer-Encoding: chunked\r\n", "6\r\nan ele\r\n0\r\n\r\n"), want: healthcheck.Fail, err: "no rule matched"},
 		{name: "bad chunk", prober: zoo, serve: with("Transfer-Encoding: chunked\r\n", "six\r\nan ele\r\n"), want: healthcheck.Fail, err: `got "six", want the size of a chunk`},
 		{name: "chunk without end", prober: zoo, serve: with("Transfer-Encoding: chunked\r\n", "6\r\nan elephant"), want: healthcheck.Fail, err: ""},

@@ -27,7 +27,7 @@ func TestServerLDAP(t *testing.T) {
 	start := func(extra string) *server {
 		conf := write(t, dir, "slapd.conf", "include /etc/ldap/schema/core.schema\npidfile %s/pid\nallow bind_v2\n%s\nTLSCertificateFile %s\nTLSCertificateKeyFile %s\n"+
 			"database ldif\nsuffix \"dc=example\"\ndirectory %s/db\nrootdn \"cn=admin,dc=example\"\nrootpw secret\n", dir, extra, cert, key, dir)
-		return launch(t, exec.Command(bin, "-h", "ldap://"+addr.String()+"/", "-f", conf, "-d", "0"))
+		return launch(t, exec.Command(bin, "-h", "ldap://"+addr.String()+"/ ldap://"+v6(addr).String()+"/", "-f", conf, "-d", "0"))
 	}
 	admin := probe.LDAP{DN: "cn=admin,dc=example", Password: "secret"}
 	wrong := probe.LDAP{DN: "cn=admin,dc=example", Password: "guess"}
@@ -35,6 +35,7 @@ func TestServerLDAP(t *testing.T) {
 	s.until(t, probe.LDAP{}, addr)
 	passes(t, probe.LDAP{Version: 2}, addr)
 	passes(t, probe.LDAP{StartTLS: true, TLS: cfg}, addr)
+	passes(t, probe.LDAP{StartTLS: true, TLS: cfg}, v6(addr))
 	passes(t, admin, addr)
 	fails(t, wrong, addr, `ldap: bind: got "result code 49", want result code in [0]`)
 	wrong.ResultCodes = []uint8{0, 49}

@@ -49,7 +49,7 @@ func TestServerSMTP(t *testing.T) {
 	start := func(acl string) *server {
 		conf := write(t, dir, "exim.conf", `
 primary_hostname = mail.example.com
-local_interfaces = 127.0.0.1
+local_interfaces = <; 127.0.0.1 ; ::1
 daemon_smtp_ports = %d
 spool_directory = %s/spool
 log_file_path = %s/log-%%s
@@ -71,6 +71,7 @@ connect:
 	passes(t, probe.SMTP{Hello: "lb.example.com"}, addr)
 	passes(t, probe.SMTP{StartTLS: true}, addr)
 	passes(t, probe.SMTP{StartTLS: true, TLS: cfg}, addr)
+	passes(t, probe.SMTP{StartTLS: true, TLS: cfg}, v6(addr))
 	s.lifecycle(t, probe.SMTP{}, addr)
 	s = start("deny message = no service here")
 	waitOpen(t, s, addr.String())
@@ -101,7 +102,7 @@ func TestServerIMAPAndPOP3(t *testing.T) {
 base_dir = %s/run
 log_path = %s/log
 protocols = imap pop3
-listen = 127.0.0.1
+listen = 127.0.0.1, ::1
 ssl = yes
 ssl_cert = <%s
 ssl_key = <%s
@@ -137,6 +138,9 @@ service pop3-login {
 	s.until(t, probe.POP3{}, pop3)
 	passes(t, probe.IMAP{StartTLS: true, TLS: cfg}, imap)
 	passes(t, probe.POP3{StartTLS: true, TLS: cfg}, pop3)
+	passes(t, probe.IMAP{StartTLS: true, TLS: cfg}, v6(imap))
+	passes(t, probe.POP3{StartTLS: true, TLS: cfg}, v6(pop3))
+	fails(t, probe.IMAP{StartTLS: true, TLS: oldCfg}, v6(imap), "imap: STARTTLS: tls: failed to verify certificate")
 	fails(t, probe.IMAP{StartTLS: true, TLS: oldCfg}, imap, "imap: STARTTLS: tls: failed to verify certificate")
 	fails(t, probe.IMAP{}, pop3, `imap: greeting: got "+OK`)
 	fails(t, probe.POP3{}, imap, `pop3: greeting: got "* OK`)

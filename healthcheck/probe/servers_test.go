@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -193,12 +194,20 @@ func freePort(t testing.TB) netip.AddrPort {
 		l.Close()
 		if err == nil {
 			u.Close()
+			if other, err := net.Listen("tcp", v6(netip.MustParseAddrPort(l.Addr().String())).String()); err == nil {
+				other.Close()
+			} else if errors.Is(err, syscall.EADDRINUSE) {
+				continue
+			}
 			return netip.MustParseAddrPort(l.Addr().String())
 		}
 	}
 	t.Fatal("no free port")
 	return netip.AddrPort{}
 }
+
+// v6 is the same port of the other loopback address, on which servers listen too.
+func v6(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(netip.IPv6Loopback(), a.Port()) }
 
 // needRoot skips where a server has to be started by root.
 func needRoot(t testing.TB) {

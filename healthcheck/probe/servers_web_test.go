@@ -45,6 +45,7 @@ http {
 	}
 	server {
 		listen %[4]s ssl;
+		listen [::1]:%[10]d ssl;
 		ssl_certificate %[5]s; ssl_certificate_key %[6]s;
 		root %[1]s/html;
 	}
@@ -54,7 +55,7 @@ http {
 		root %[1]s/html;
 	}
 }
-`, dir, plain, plain.Port(), good, cert, key, expired, old, oldKey)
+`, dir, plain, plain.Port(), good, cert, key, expired, old, oldKey, good.Port())
 	s := launch(t, exec.Command(bin, "-p", dir, "-c", conf, "-e", dir+"/error.log"))
 	s.until(t, probe.HTTP{}, plain)
 	zoo := content(t, healthcheck.Fail, healthcheck.MatchRule{Text: "elephant", Verdict: healthcheck.Pass})
@@ -69,6 +70,10 @@ http {
 	fails(t, probe.HTTP{Path: "/none"}, plain, "404 Not Found")
 	fails(t, probe.HTTP{}, good, "400 Bad Request") // plain HTTP sent to the port of HTTPS
 
+	passes(t, probe.HTTP{Content: zoo}, v6(plain))
+	passes(t, probe.TLSHello{}, v6(good))
+	passes(t, probe.TLS{Config: cfg, HTTP: probe.HTTP{Content: zoo}}, v6(good))
+	fails(t, probe.TLSHello{}, v6(plain), "want a TLS record")
 	passes(t, probe.TLSHello{}, good)
 	passes(t, probe.TLS{}, good)
 	passes(t, probe.TLS{Config: cfg, HTTP: probe.HTTP{Content: zoo}}, good)
@@ -80,6 +85,7 @@ http {
 	fails(t, probe.TLSHello{}, plain, "want a TLS record")
 	fails(t, probe.TLS{HTTP: probe.HTTP{Path: "/none"}}, good, "404 Not Found")
 	s.lifecycle(t, probe.HTTP{Content: zoo}, plain)
+	fails(t, probe.TLSHello{}, v6(good), "connection refused")
 }
 
 func TestServerTLS(t *testing.T) {
