@@ -269,9 +269,13 @@ func TestPreflightNamesWhatIsWrong(t *testing.T) {
 	require.NoError(t, ns.Sysctl("net.ipv4.conf.b0.forwarding", "1"))
 	require.ErrorContains(t, check(vip4), "sysctl -w net/ipv4/conf/b0/forwarding=0")
 	require.NoError(t, ns.Sysctl("net.ipv4.conf.b0.forwarding", "0"))
-	require.NoError(t, ns.Sysctl("net.ipv6.conf.b0.forwarding", "1"))
-	require.ErrorContains(t, check(vip4), "sysctl -w net/ipv6/conf/b0/forwarding=0")
+	// For IPv6 only the host's own setting counts, whatever the interface's is.
+	require.NoError(t, ns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
 	require.NoError(t, ns.Sysctl("net.ipv6.conf.b0.forwarding", "0"))
+	require.ErrorContains(t, check(vip4), "sysctl -w net/ipv6/conf/all/forwarding=0")
+	require.NoError(t, ns.Sysctl("net.ipv6.conf.all.forwarding", "0"))
+	require.NoError(t, ns.Sysctl("net.ipv6.conf.b0.forwarding", "1"))
+	require.NoError(t, check(vip4), "a router's advertisements alone forward nothing")
 	require.NoError(t, ns.Do(func() error {
 		return exec.Command("ip", "addr", "add", "192.0.2.80/32", "dev", "b0").Run()
 	}))

@@ -24,16 +24,21 @@ func Preflight(interfaces []string, vips []netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("afpacket: preflight: list links: %w", err)
 	}
+	// IPv6 is forwarded or not by the host as a whole (the kernel's ip-sysctl documentation, conf/all/forwarding).
+	all6, err := sysctl("ipv6", "all", "forwarding")
+	all6 = all6 && err == nil
 	for _, name := range interfaces {
 		if _, err := net.InterfaceByName(name); err != nil {
 			faults = append(faults, fmt.Errorf("afpacket: interface %q: %w", name, err))
 			continue
 		}
-		for _, family := range []string{"ipv4", "ipv6"} {
-			key := "net." + family + ".conf." + name + ".forwarding"
-			if on, err := sysctl(family, name, "forwarding"); err == nil && on {
-				add(name, "sysctl -w net/"+family+"/conf/"+name+"/forwarding=0", "the kernel forwards %s packets too (%s = 1)", strings.ToUpper(family[:2])+family[2:], key)
-			}
+		if on, err := sysctl("ipv4", name, "forwarding"); err == nil && on {
+			add(name, "sysctl -w net/ipv4/conf/"+name+"/forwarding=0", "the kernel forwards IPv4 packets too (net.ipv4.conf.%s.forwarding = 1)", name)
+		}
+		if all6 {
+			add(name, "sysctl -w net/ipv6/conf/all/forwarding=0", "the kernel forwards IPv6 packets too (net.ipv6.conf.all.forwarding = 1)")
+		} else if on, err := sysctl("ipv6", name, "force_forwarding"); err == nil && on {
+			add(name, "sysctl -w net/ipv6/conf/"+name+"/force_forwarding=0", "the kernel forwards IPv6 packets too (net.ipv6.conf.%s.force_forwarding = 1)", name)
 		}
 		if xdp[name] {
 			add(name, "ip link set dev "+name+" xdp off", "an XDP program is attached and sees packets first")
