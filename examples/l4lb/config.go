@@ -34,7 +34,7 @@ type device struct {
 	Name       string     `yaml:"name" doc:"Name of the TUN interface." default:"lb0"`
 	MTU        int        `yaml:"mtu" doc:"Largest packet of the TUN interface." default:"1500"`
 	Interfaces []string   `yaml:"interfaces" doc:"For afpacket: all interfaces to clients and servers. For tun: those to NAT servers, whose answers come back through the balancer."`
-	Queues     int        `yaml:"queues" doc:"TUN queues, with a worker each." default:"1"`
+	Queues     int        `yaml:"queues" doc:"Queues of the device, with a worker each." default:"1"`
 }
 
 type deviceType uint8

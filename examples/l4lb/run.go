@@ -126,11 +126,14 @@ func (in *instance) open(ctx context.Context, wg *sync.WaitGroup, cancel context
 	if err := afpacket.Preflight(c.Device.Interfaces, addrs); err != nil {
 		return nil, err
 	}
-	dev, err := afpacket.Open(&afpacket.Config{Interfaces: c.Device.Interfaces})
+	queues, err := afpacket.OpenQueues(&afpacket.Config{Interfaces: c.Device.Interfaces}, max(1, c.Device.Queues))
 	if err != nil {
 		return nil, err
 	}
-	opened = append(opened, dev)
+	for _, q := range queues {
+		opened = append(opened, q)
+		cfg.Devices = append(cfg.Devices, q)
+	}
 	hops, err := afpacket.NewHops()
 	if err != nil {
 		return opened, err
@@ -140,13 +143,12 @@ func (in *instance) open(ctx context.Context, wg *sync.WaitGroup, cancel context
 			cancel(err)
 		}
 	})
-	cfg.Devices = append(cfg.Devices, dev)
 	cfg.NextHop = func(dst netip.Addr) (dataplane.Hop, bool) {
 		h, ok := hops.Lookup(dst)
 		return dataplane.Hop(h), ok
 	}
-	in.vips = dev
-	return opened, dev.SetVIPs(addrs...)
+	in.vips = queues[0] // and of all others
+	return opened, in.vips.SetVIPs(addrs...)
 }
 
 // vips lists the virtual addresses of all services that are not disabled.

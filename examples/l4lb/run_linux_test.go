@@ -62,7 +62,7 @@ func newHosts(t *testing.T) *labHosts {
 }
 
 const labFile = `version: 1
-device: {type: %s, interfaces: [%s]}
+device: {type: %s, interfaces: [%s], queues: 2}
 farms:
   v4:
     metric: roundrobin
