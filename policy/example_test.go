@@ -137,3 +137,22 @@ func ExampleMatch_Relate() {
 	fmt.Println(web.Relate(all), all.Relate(web))
 	// Output: narrower wider
 }
+
+func ExampleTable_LookupBatch() {
+	table, err := policy.Compile(nil, rule("web", "192.0.2.80 tcp/80", "web farm"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	packets := make([]policy.Packet, 2) // as many as were received together
+	for i, text := range []string{"tcp 10.1.2.3:40000 > 192.0.2.80:80", "tcp 10.1.2.3:40000 > 192.0.2.80:81"} {
+		if packets[i], err = policy.ParsePacket(text); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	farms, ok := make([]string, len(packets)), make([]bool, len(packets)) // used again and again
+	table.LookupBatch(packets, farms, ok)
+	fmt.Printf("%q %v\n", farms, ok)
+	// Output: ["web farm" ""] [true false]
+}

@@ -76,12 +76,11 @@ func (s *service[V]) rowsOf(o uint32) []uint32 {
 // prefix returns the VIP as a norm, for comparing.
 func (s *service[V]) prefix() norm { return norm{fam: s.fam, bits: s.bits, vip: s.vip} }
 
-// lookup returns the rank of the rule that holds the packet, plus one, or zero. This is
-// the one search there is: visit is nil on the fast path and else is shown each
-// table of rules that the search reads, in the order of their lowest ranks.
-func (s *service[V]) lookup(src u128, proto uint8, port uint16, visit func(rows []uint32)) uint32 {
-	p := s.program()
-	v := p.key32(0, portKey(proto, port))
+// resolve returns the rank of the rule that holds the packet, plus one, or zero; v is what the
+// table of protocols and ports says. This is the one search there is: visit is nil on the
+// fast path and else is shown each table of rules that the search reads, in the order of
+// their lowest ranks.
+func (s *service[V]) resolve(p prog, v uint32, src u128, visit func(rows []uint32)) uint32 {
 	switch {
 	case v == 0:
 		return 0

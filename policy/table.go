@@ -45,7 +45,7 @@ func (t *Table[V]) LookupRule(p Packet) *Rule[V] {
 }
 
 // find returns the service that owns the packet's VIP, or nil, and the rank of the rule
-// that holds the packet plus one, or zero. For visit see [service.lookup].
+// that holds the packet plus one, or zero. For visit see [service.resolve].
 func (t *Table[V]) find(p *Packet, visit func(rows []uint32)) (s *service[V], hit uint32) {
 	dst, f := split(p.Dst.Addr())
 	src, g := split(p.Src.Addr())
@@ -60,7 +60,8 @@ func (t *Table[V]) find(p *Packet, visit func(rows []uint32)) (s *service[V], hi
 	if s == nil {
 		return nil, 0
 	}
-	return s, s.lookup(src, p.Protocol, p.Dst.Port(), visit)
+	code := s.program()
+	return s, s.resolve(code, code.key32(0, portKey(p.Protocol, p.Dst.Port())), src, visit)
 }
 
 // OwnsVIP reports whether a is a VIP: whether an enabled rule that is not internal names

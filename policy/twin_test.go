@@ -391,6 +391,7 @@ func FuzzTable(f *testing.F) {
 		require.NoError(t, err)
 		checkTwin(t, table, oracle{strict, rules}, packets)
 		checkShadowed(t, table, oracle{strict, rules}, packets)
+		checkBatch(t, table, packets)
 
 		loose := make([]Rule[int], int(n)%16)
 		for i := range loose {
