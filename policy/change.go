@@ -128,19 +128,25 @@ func (t *Table[V]) at(k groupKey) *vips[V] {
 
 // apply returns the rules of a service, which may be nil, after an edit, by precedence.
 func (e *edit[V]) apply(s *service[V]) []entry[V] {
-	group := e.added
-	if s != nil {
-		group = make([]entry[V], 0, len(s.rules)+len(e.added))
-		for _, r := range s.rules {
-			if !e.gone[r] {
-				n, _ := r.Match.norm()
-				group = append(group, entry[V]{n, r, -1})
-			}
-		}
-		group = append(group, e.added...)
+	slices.SortFunc(e.added, compareEntries)
+	if s == nil {
+		return e.added
 	}
-	slices.SortFunc(group, compareEntries)
-	return group
+	added := e.added
+	group := make([]entry[V], 0, len(s.rules)+len(added))
+	for _, r := range s.rules { // are in order already
+		if len(e.gone) > 0 && e.gone[r] {
+			continue
+		}
+		n, _ := r.Match.norm()
+		old := entry[V]{n, r, -1}
+		for len(added) > 0 && compareEntries(added[0], old) < 0 {
+			group = append(group, added[0])
+			added = added[1:]
+		}
+		group = append(group, old)
+	}
+	return append(group, added...)
 }
 
 // compareEntries orders the rules of one service.
