@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lbprim/lbprim/steering"
 )
@@ -161,14 +162,22 @@ func (c *Config) validate() error {
 	bad := func(field string, value any, want string) {
 		errs = append(errs, &steering.FieldError{Field: field, Value: value, Want: want})
 	}
+	// The file of Export carries UTF-8 only.
+	named := func(field, name string) {
+		if !utf8.ValidString(name) {
+			bad(field, fmt.Sprintf("%q", name), "UTF-8")
+		}
+	}
 	sites, uplinks := map[string]bool{}, map[string]bool{}
 	networks := map[netip.Prefix]string{}
+	gateways := map[netip.Addr]string{}
 	for i := range c.Sites {
 		s := &c.Sites[i]
 		field := fmt.Sprintf("Sites[%d] %q", i, s.Name)
 		if s.Name == "" || sites[s.Name] {
 			bad(field+".Name", fmt.Sprintf("%q", s.Name), "a name of its own")
 		}
+		named(field+".Name", s.Name)
 		sites[s.Name] = true
 		for j, n := range s.Networks {
 			at := fmt.Sprintf("%s.Networks[%d]", field, j)
@@ -185,9 +194,14 @@ func (c *Config) validate() error {
 			if u.Name == "" || seen[u.Name] {
 				bad(at+".Name", fmt.Sprintf("%q", u.Name), "a name of its own")
 			}
+			named(at+".Name", u.Name)
 			seen[u.Name] = true
 			if s.Name == c.Local {
 				uplinks[u.Name] = true
+				if other, dup := gateways[u.Gateway.Unmap()]; dup {
+					bad(at+".Gateway", u.Gateway, fmt.Sprintf("a gateway of its own, uplink %q has this one", other))
+				}
+				gateways[u.Gateway.Unmap()] = u.Name
 			}
 			if !u.Gateway.IsValid() || u.Gateway.IsUnspecified() {
 				bad(at+".Gateway", u.Gateway, "an address")
@@ -204,6 +218,7 @@ func (c *Config) validate() error {
 		if b.Name == "" || balancers[b.Name] {
 			bad(field+".Name", fmt.Sprintf("%q", b.Name), "a name of its own")
 		}
+		named(field+".Name", b.Name)
 		balancers[b.Name] = true
 		seen := map[string]bool{}
 		for j, x := range b.Interfaces {
@@ -211,6 +226,7 @@ func (c *Config) validate() error {
 			if x.Name == "" || seen[x.Name] {
 				bad(at+".Name", fmt.Sprintf("%q", x.Name), "a name of its own")
 			}
+			named(at+".Name", x.Name)
 			seen[x.Name] = true
 			if !x.Prefix.IsValid() {
 				bad(at+".Prefix", x.Prefix, "the interface's address with its prefix length")
@@ -220,6 +236,8 @@ func (c *Config) validate() error {
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		field := fmt.Sprintf("Rules[%d] %q", i, r.Name)
+		named(field+".Name", r.Name)
+		named(field+".Match.App", r.Match.App)
 		r.Match.validate(field+".Match", sites, bad)
 		if len(r.Uplinks) > MaxUplinks {
 			bad(field+".Uplinks", len(r.Uplinks), fmt.Sprintf("at most %d; what is left is relayed or dropped", MaxUplinks))
@@ -240,6 +258,8 @@ func (c *Config) validate() error {
 	for i := range c.Marks {
 		m := &c.Marks[i]
 		field := fmt.Sprintf("Marks[%d] %q", i, m.Name)
+		named(field+".Name", m.Name)
+		named(field+".Match.App", m.Match.App)
 		m.Match.validate(field+".Match", sites, bad)
 		m.DSCP.validate(field+".DSCP", bad)
 		if m.DSCP == 0 {

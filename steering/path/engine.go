@@ -115,15 +115,11 @@ type Engine struct {
 type view struct {
 	rules   []Rule
 	marks   []Mark
-	sites   []siteNet // longest first
+	sites   sites
+	bySite  bool // some rule or mark asks for the site
 	names   []string
 	uplinks map[string]*uplink
 	byRule  [][]*uplink
-}
-
-type siteNet struct {
-	net  netip.Prefix
-	site string
 }
 
 // An uplink is the channels of one gateway, of which one is active.
@@ -138,9 +134,6 @@ type uplink struct {
 // identify may be nil; then only packets that carry an application match rules that ask
 // for one. All faults of cfg are reported at once.
 func New(cfg *Config, seed uint64, identify Identifier) (*Engine, error) {
-	if cfg == nil {
-		cfg = new(Config)
-	}
 	e := &Engine{
 		identify: identify, rand: rand.New(rand.NewPCG(seed, seed^0x9E3779B97F4A7C15)), lines: map[ChannelID]*line{}, wake: make(chan struct{}, 1),
 	}
@@ -151,10 +144,14 @@ func New(cfg *Config, seed uint64, identify Identifier) (*Engine, error) {
 }
 
 // Set replaces the configuration. Channels that stay keep their state and, where they
-// were active, stay so. A fault, or the configuration in force, changes nothing.
+// were active, stay so. A fault, or the configuration in force, changes nothing. A nil
+// cfg is the empty one.
 func (e *Engine) Set(cfg *Config) error { return e.set(cfg, false) }
 
 func (e *Engine) set(cfg *Config, first bool) error {
+	if cfg == nil {
+		cfg = new(Config)
+	}
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
@@ -172,7 +169,7 @@ func (e *Engine) set(cfg *Config, first bool) error {
 	v := &view{rules: e.cfg.Rules, marks: e.cfg.Marks, uplinks: map[string]*uplink{}}
 	for _, s := range e.cfg.Sites {
 		for _, n := range s.Networks {
-			v.sites = append(v.sites, siteNet{n, s.Name})
+			v.sites.add(n, s.Name)
 		}
 		if s.Name == e.cfg.Local {
 			for _, u := range s.Uplinks {
@@ -181,7 +178,9 @@ func (e *Engine) set(cfg *Config, first bool) error {
 			}
 		}
 	}
-	slices.SortStableFunc(v.sites, func(a, b siteNet) int { return b.net.Bits() - a.net.Bits() })
+	v.sites.ready()
+	v.bySite = slices.ContainsFunc(v.rules, func(r Rule) bool { return r.Match.DstSite != "" }) ||
+		slices.ContainsFunc(v.marks, func(m Mark) bool { return m.Match.DstSite != "" })
 	lines := make(map[ChannelID]*line, len(channels))
 	for _, c := range channels {
 		l := e.lines[c.ID]
@@ -254,16 +253,7 @@ func (e *Engine) choose(u *uplink) {
 
 // Site returns the site of an address: the one with the longest network that contains
 // it, "" if none does.
-func (e *Engine) Site(a netip.Addr) string { return e.view.Load().site(a.Unmap()) }
-
-func (v *view) site(a netip.Addr) string {
-	for i := range v.sites {
-		if v.sites[i].net.Contains(a) {
-			return v.sites[i].site
-		}
-	}
-	return ""
-}
+func (e *Engine) Site(a netip.Addr) string { return e.view.Load().sites.lookup(a.Unmap()) }
 
 // Decide chooses the way of a packet. It takes no lock and does not allocate.
 func (e *Engine) Decide(p *Packet) Decision { return e.decide(p, nil) }
@@ -278,7 +268,9 @@ func (e *Engine) Explain(p *Packet) Explanation {
 func (e *Engine) decide(p *Packet, x *Explanation) Decision {
 	v := e.view.Load()
 	m := matcher{e: e, p: p}
-	m.site = v.site(p.Dst.Addr().Unmap())
+	if v.bySite || x != nil {
+		m.site = v.sites.lookup(p.Dst.Addr().Unmap())
+	}
 	if x != nil {
 		x.Site = m.site
 	}

@@ -85,6 +85,15 @@ func (e *Engine) Result(now time.Time, id ChannelID, ok bool) {
 	e.poke()
 }
 
+// withdraw takes a probe back: it is due as before.
+func (e *Engine) withdraw(id ChannelID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.lines[id]; l != nil {
+		l.asked = false
+	}
+}
+
 // Step probes every channel that is due, one after the other, and returns when the next
 // is. probe returns whether the gateway answered over that interface.
 func (e *Engine) Step(now time.Time, probe func(Channel) bool) (next time.Time) {
@@ -130,10 +139,13 @@ func (e *Engine) Run(ctx context.Context, probe func(context.Context, Channel) e
 		e.mu.Unlock()
 		for _, c := range due {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, timeout)
+				limited, cancel := context.WithTimeout(ctx, timeout)
 				defer cancel()
-				err := probe(ctx, c)
-				e.Result(time.Now(), c.ID, err == nil)
+				if err := probe(limited, c); err != nil && ctx.Err() != nil {
+					e.withdraw(c.ID) // cut off, not lost
+				} else {
+					e.Result(time.Now(), c.ID, err == nil)
+				}
 			})
 		}
 		if !next.IsZero() {
