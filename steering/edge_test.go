@@ -146,6 +146,29 @@ func TestSmoothAgainstTheSlowTwin(t *testing.T) {
 	}
 }
 
+// A caller's own clock is kept to by what has no time of its own.
+func TestClockOfTheCaller(t *testing.T) {
+	p := newPool(t, &Config{SlowStart: 100 * time.Second, Metric: RoundRobin}, nodes(1, 1)...)
+	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	a, b := id(t, p, "a"), id(t, p, "b")
+	p.SetUpAt(now, a, false)
+	p.SetUpAt(now, a, true)
+	now = now.Add(50 * time.Second)
+	p.Step(now)
+	for _, change := range []func(){
+		func() { p.SetPressure(b, High) },
+		func() { p.Report(b, Gauges{CPU: 1}) },
+		func() { _, err := p.Set(nodes(1, 2, 3)...); require.NoError(t, err) },
+	} {
+		change()
+		st, _ := p.Status(a)
+		require.InDelta(t, 0.5, st.Warmth, 0.05)
+	}
+	p.Step(now.Add(25 * time.Second))
+	st, _ := p.Status(id(t, p, "c"))
+	require.InDelta(t, 0.25, st.Warmth, 0.05)
+}
+
 // Shares of weight zero get no slot, not even when all others are down.
 func TestMaglevZeroWeightGetsNothing(t *testing.T) {
 	table, err := NewMaglevTable(251, 0, Share{"a", 1}, Share{"b", 0}, Share{"c", 0})

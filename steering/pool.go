@@ -31,6 +31,7 @@ type Pool struct {
 	ids    *IDs
 	nodes  []*handle // as configured
 	tables [2]keptTable
+	ahead  time.Duration // of the caller's clock before ours
 	spares bool          // the backups have taken over
 	wake   chan struct{} // tells Run that something has become due
 }
@@ -311,7 +312,7 @@ func (p *Pool) set(cfg Config, nodes []Node) (removed []NodeID, err error) {
 	if same {
 		return nil, nil
 	}
-	now := time.Now()
+	now := p.now()
 	old := make(map[string]*handle, len(p.nodes))
 	for _, h := range p.nodes {
 		old[h.node.Name] = h

@@ -13,6 +13,7 @@ func (p *Pool) SetUp(id NodeID, up bool) { p.SetUpAt(time.Now(), id, up) }
 func (p *Pool) SetUpAt(now time.Time, id NodeID, up bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.ahead = now.Sub(time.Now())
 	h := p.handle(id)
 	if h == nil || h.up == up {
 		return
@@ -29,6 +30,9 @@ func (p *Pool) SetUpAt(now time.Time, id NodeID, up bool) {
 	h.wasUp = h.wasUp || up
 	p.publish(now)
 }
+
+// now is the time by the clock of whoever calls SetUpAt and Step. p.mu is held.
+func (p *Pool) now() time.Time { return time.Now().Add(p.ahead) }
 
 func (p *Pool) handle(id NodeID) *handle {
 	if e := p.view.Load().entry(id); e != nil {
@@ -64,7 +68,7 @@ func (p *Pool) SetPressure(id NodeID, l Level) {
 func (p *Pool) level(h *handle, l Level) {
 	if h.level != l {
 		h.level = l
-		p.publish(time.Now())
+		p.publish(p.now())
 	}
 }
 
@@ -86,7 +90,7 @@ func (p *Pool) Observe(id NodeID, took time.Duration) {
 	}
 	if p.cfg.Metric == Response && (h.applied == 0 || abs(h.average-h.applied) > h.applied/8) {
 		h.applied = h.average
-		p.publish(time.Now())
+		p.publish(p.now())
 	}
 }
 
@@ -106,7 +110,7 @@ func (p *Pool) Revert() {
 	defer p.mu.Unlock()
 	if p.spares {
 		p.spares = false
-		p.publish(time.Now())
+		p.publish(p.now())
 	}
 }
 
@@ -115,7 +119,7 @@ func (p *Pool) Revert() {
 func (p *Pool) Tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tick(time.Now())
+	p.tick(p.now())
 }
 
 func (p *Pool) tick(now time.Time) {
@@ -136,6 +140,7 @@ func (p *Pool) tick(now time.Time) {
 func (p *Pool) Step(now time.Time) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.ahead = now.Sub(time.Now())
 	changed := false
 	due := func(t time.Time) {
 		if next.IsZero() || t.Before(next) {
