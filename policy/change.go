@@ -6,9 +6,11 @@ import (
 	"strings"
 )
 
-// With returns a table that has rules as well. Only the VIPs they name are compiled
-// again, each as a whole; t stays valid, and the two share the rest. Faults are those of [Compile],
-// where rules that t has already have index -1.
+// With returns a table that has rules as well. t stays valid, and the two share what did not
+// change. Only the VIPs that rules name are compiled again, each as a whole: the cost does
+// not depend on how many rules there are for other VIPs, but a change of one VIP with 100,000
+// rules takes nearly a tenth of a second. Faults are those of [Compile], where rules that t has
+// already have index -1.
 func (t *Table[V]) With(rules ...Rule[V]) (*Table[V], error) {
 	return t.change(nil, rules)
 }

@@ -156,3 +156,26 @@ func ExampleTable_LookupBatch() {
 	fmt.Printf("%q %v\n", farms, ok)
 	// Output: ["web farm" ""] [true false]
 }
+
+// Rules can be written out as well as parsed, and a client can be kept to its tier.
+func ExampleConfig() {
+	vip := netip.MustParsePrefix("192.0.2.80/32")
+	staff := policy.AddrRange{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr("10.0.0.99")}
+	high := policy.Match{Dst: vip, Protocol: policy.TCP, DstPort: policy.PortRange{First: 8000, Last: 8999}, Src: staff}
+	table, err := policy.Compile(&policy.Config{StrictTier: true},
+		policy.Rule[string]{Name: "staff", Match: high, Value: "staff farm"},
+		policy.Rule[string]{Name: "all", Match: policy.Match{Dst: vip, Protocol: policy.TCP}, Value: "default farm"},
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(high, "in tier", high.Tier())
+	e := table.Explain(policy.Packet{
+		Src: netip.MustParseAddrPort("10.0.0.100:40000"), Dst: netip.MustParseAddrPort("192.0.2.80:8080"), Protocol: 6,
+	})
+	fmt.Println(e.Outcome, e.Considered[0].Rule.Name, e.Considered[0].Finding)
+	// Output:
+	// 192.0.2.80 tcp/8000-8999 from 10.0.0.1-10.0.0.99 in tier port
+	// no match staff client outside
+}

@@ -1,6 +1,7 @@
 package l7_test
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/lbprim/lbprim/policy/l7"
@@ -84,4 +85,31 @@ func ExamplePolicy_Explain() {
 	// decided: farm "web"
 	//   skip  row 10 "images": host "*.example.com" holds, path-suffix ".jpg" fails
 	//   match row 20 "web"
+}
+
+func ExampleHead() {
+	head, n, err := l7.ParseHead([]byte("POST /form HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s %s%s, %d bytes of head, %d of body\n", head.Method, head.Host, head.Path, n, head.ContentLength)
+	for _, f := range head.Fields {
+		fmt.Printf("%s = %s\n", f.Name, f.Value)
+	}
+	// Output:
+	// POST a/form, 51 bytes of head, 2 of body
+	// Host = a
+	// Content-Length = 2
+}
+
+func ExampleRuleError() {
+	_, err := l7.Compile(nil, l7.Rule{Index: 10, Name: "search",
+		First:  l7.Method{Kind: l7.Regexp, Value: "q=(", In: l7.InBody},
+		Action: l7.Action{Do: l7.Farm, Farm: "search"}})
+	var fault *l7.RuleError
+	if errors.As(err, &fault) {
+		fmt.Println(fault.Name, fault.Row, fault.Field)
+	}
+	// Output: search 10 first
 }
