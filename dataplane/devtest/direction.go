@@ -123,6 +123,7 @@ func (d *direction) push(due time.Time, b []byte) {
 func (d *direction) take(bufs [][]byte, sizes []int, offset, front int) (n int, err error) {
 	for {
 		d.mu.Lock()
+		before := len(d.queue)
 		var wait time.Duration
 		for n < len(bufs) && len(d.queue) > 0 {
 			if due := d.queue[0].due; !due.IsZero() {
@@ -143,12 +144,14 @@ func (d *direction) take(bufs [][]byte, sizes []int, offset, front int) (n int, 
 			}
 		}
 		closed, waiting := d.closed, len(d.queue) > 0
+		if len(d.queue) < before {
+			signal(d.room) // even if nothing fitted the reader's buffers
+		}
 		if n > 0 && waiting {
 			signal(d.arrived) // for another reader
 		}
 		d.mu.Unlock()
 		if n > 0 {
-			signal(d.room)
 			return n, nil
 		}
 		if closed {

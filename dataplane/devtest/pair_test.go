@@ -202,3 +202,24 @@ func TestConfigFaultsAllAtOnce(t *testing.T) {
 	_, err = a.Write([][]byte{make([]byte, 10)}, 10)
 	require.True(t, errors.Is(err, os.ErrInvalid))
 }
+
+// A queue full of packets that do not fit the reader's buffers makes room all the same.
+func TestOversizedPacketsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, err := devtest.Pair(&devtest.Config{Queue: 2})
+		require.NoError(t, err)
+		defer a.Close()
+		go func() {
+			for range 5 {
+				_, _ = a.Write([][]byte{make([]byte, 100)}, 0)
+			}
+			_, _ = a.Write([][]byte{{7}}, 0)
+		}()
+		buf, sizes := [][]byte{make([]byte, 10)}, make([]int, 1)
+		n, err := b.Read(buf, sizes, 0)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, byte(7), buf[0][0])
+		require.EqualValues(t, 5, a.Stats().Oversized)
+	})
+}

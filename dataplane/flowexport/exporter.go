@@ -120,10 +120,13 @@ func New(cfg *Config) (*Exporter, error) {
 	}
 	x := &Exporter{cfg: c, boot: time.Now()}
 	for i, v4 := range []bool{true, false} {
-		x.templates[i] = template{id: uint16(256 + i), elements: elements(c.Version, v4, c.EnterpriseNumber != 0)}
+		x.templates[i] = template{id: uint16(256 + i), elements: elements(c.Version, v4, c.EnterpriseNumber != 0, longestName(c.MaxMessage))}
 	}
 	return x, nil
 }
+
+// longestName is how long names may be so that a record of the longest template, 170 bytes without its two names, fits a message.
+func longestName(message int) int { return min(255, (message-200)/2-3) }
 
 // headerLen is the length of a message's header.
 func (x *Exporter) headerLen() int {
@@ -250,6 +253,9 @@ func (x *Exporter) flush(now time.Time) error {
 	x.buf = x.buf[:0]
 	if err != nil {
 		x.stats.Failed++
+		// The message may have held the templates; and where a socket reports that nobody listened, an
+		// earlier one may have been lost with them as well.
+		x.sent = time.Time{}
 		return fmt.Errorf("flowexport: send: %w", err)
 	}
 	x.stats.Messages++

@@ -322,3 +322,63 @@ func BenchmarkAdd(b *testing.B) {
 type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// flaky refuses messages while it is told to.
+type flaky struct {
+	messages
+	refuse bool
+}
+
+func (f *flaky) Write(b []byte) (int, error) {
+	if f.refuse {
+		return 0, errors.New("connection refused")
+	}
+	return f.messages.Write(b)
+}
+
+// The templates may have gone with a message that failed: the next one has them, and the sequence shows the gap.
+func TestTemplatesComeAgainAfterAFailure(t *testing.T) {
+	for _, v := range []flowexport.Version{flowexport.IPFIX, flowexport.NetFlow9} {
+		got := &flaky{refuse: true}
+		x, err := flowexport.New(&flowexport.Config{Collector: got, Version: v})
+		require.NoError(t, err)
+		f := flows()[0]
+		require.NoError(t, x.AddAt(start, &f))
+		require.Error(t, x.FlushAt(start))
+		require.EqualValues(t, 1, x.Stats().Failed)
+		got.refuse = false
+		require.NoError(t, x.AddAt(start, &f))
+		require.NoError(t, x.FlushAt(start))
+		require.NoError(t, x.AddAt(start, &f))
+		require.NoError(t, x.FlushAt(start))
+		require.Len(t, got.all, 2)
+		head, sequence, set := 16, 8, byte(2)
+		if v == flowexport.NetFlow9 {
+			head, sequence, set = 20, 12, 0
+		}
+		require.Equal(t, []byte{0, set}, got.all[0][head:head+2], "templates first")
+		require.NotEqual(t, []byte{0, set}, got.all[1][head:head+2], "and once")
+		require.Equal(t, []byte{0, 0, 0, 1}, got.all[0][sequence:sequence+4], "one is missing")
+		require.Equal(t, []byte{0, 0, 0, 2}, got.all[1][sequence:sequence+4])
+	}
+}
+
+// Long names are cut to whole characters, and so that the record fits the shortest message.
+func TestLongNamesFit(t *testing.T) {
+	var got messages
+	x, err := flowexport.New(&flowexport.Config{Collector: &got, MaxMessage: 512, EnterpriseNumber: 32473})
+	require.NoError(t, err)
+	for _, f := range flows() {
+		f.Policy, f.Node = strings.Repeat("ä", 200), "x"+strings.Repeat("ä", 200)
+		require.NoError(t, x.AddAt(start, &f))
+	}
+	require.NoError(t, x.FlushAt(start))
+	for _, m := range got.all {
+		require.LessOrEqual(t, len(m), 512)
+	}
+	require.EqualValues(t, 3, x.Stats().Records)
+	for _, row := range dissect(t, got.all, 2055, "cflow.appl_name") {
+		require.NotContains(t, row, "alformed")
+		require.NotContains(t, row, "\ufffd")
+	}
+}

@@ -37,7 +37,7 @@ type Flow struct {
 	Octets, Packets    uint64 // since the last report of this flow; IP headers included
 	Start, End         time.Time
 	Reason             EndReason
-	Policy             string // the rule that matched; at most 255 bytes are sent, 32 by NetFlow
+	Policy             string // the rule that matched; at most 255 bytes are sent, less where MaxMessage is small, 32 by NetFlow
 	Node               string // the node's name, sent only with Config.EnterpriseNumber
 	ICMPType, ICMPCode uint8
 }

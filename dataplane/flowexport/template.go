@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"time"
+	"unicode/utf8"
 )
 
 // element is one information element of a template (IANA "IP Flow Information Export (IPFIX) Entities").
@@ -55,23 +56,32 @@ func addr(id uint16, v4 bool, get func(*Flow) netip.Addr) element {
 	return e
 }
 
-func name(id uint16, fixed, enterprise bool, get func(*Flow) string) element {
+func name(id uint16, fixed, enterprise bool, most int, get func(*Flow) string) element {
 	if fixed {
 		return element{id: id, length: nameLen, put: func(b []byte, f *Flow, _ time.Time) []byte {
-			s := get(f)
-			s = s[:min(len(s), nameLen)]
+			s := cut(get(f), nameLen)
 			return append(append(b, s...), make([]byte, nameLen-len(s))...)
 		}}
 	}
 	return element{id: id, length: variable, enterprise: enterprise, put: func(b []byte, f *Flow, _ time.Time) []byte {
 		// RFC 7011, 7: one byte of length below 255, else 255 and two bytes.
-		s := get(f)
+		s := cut(get(f), most)
 		if len(s) < 255 {
 			return append(append(b, byte(len(s))), s...)
 		}
-		s = s[:255]
 		return append(append(b, 255, 0, 255), s...)
 	}}
+}
+
+// cut shortens a text to at most n bytes of whole characters, as strings must be UTF-8 (RFC 7011, 6.1.6).
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
 }
 
 // natOr is the translated endpoint, or the original one where there is no translation.
@@ -83,7 +93,7 @@ func natOr(nat, orig netip.AddrPort) netip.AddrPort {
 }
 
 // elements returns the template of one family and version.
-func elements(v Version, v4, enterprise bool) []element {
+func elements(v Version, v4, enterprise bool, mostName int) []element {
 	ids := struct{ src, dst, natSrc, natDst, icmp uint16 }{8, 12, 225, 226, 32}
 	if !v4 {
 		ids = struct{ src, dst, natSrc, natDst, icmp uint16 }{27, 28, 281, 282, 139}
@@ -111,9 +121,9 @@ func elements(v Version, v4, enterprise bool) []element {
 		list = append(list,
 			u64(152, func(f *Flow) uint64 { return uint64(f.Start.UnixMilli()) }),
 			u64(153, func(f *Flow) uint64 { return uint64(f.End.UnixMilli()) }),
-			name(96, false, false, func(f *Flow) string { return f.Policy }))
+			name(96, false, false, mostName, func(f *Flow) string { return f.Policy }))
 		if enterprise {
-			list = append(list, name(elementNode, false, true, func(f *Flow) string { return f.Node }))
+			list = append(list, name(elementNode, false, true, mostName, func(f *Flow) string { return f.Node }))
 		}
 		return list
 	}
@@ -125,7 +135,7 @@ func elements(v Version, v4, enterprise bool) []element {
 	return append(list,
 		uptime(22, func(f *Flow) time.Time { return f.Start }),
 		uptime(21, func(f *Flow) time.Time { return f.End }),
-		name(96, true, false, func(f *Flow) string { return f.Policy }))
+		name(96, true, false, nameLen, func(f *Flow) string { return f.Policy }))
 }
 
 // elementNode is the number of the node's name among the elements of Config.EnterpriseNumber.

@@ -9,8 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // LinkType says what packets begin with (IANA's registry of PCAP link types). The zero LinkType is
@@ -83,9 +86,22 @@ func NewWriter(w io.Writer, cfg *Config) (*Writer, error) {
 	if p.cfg.SnapLen == 0 {
 		p.cfg.SnapLen = 262144
 	}
-	if p.cfg.SnapLen < 0 {
-		return nil, fmt.Errorf("pcapng: config: SnapLen: %d: want a positive number of bytes, or 0 for 262144", p.cfg.SnapLen)
+	var faults []error
+	if p.cfg.SnapLen < 0 || int64(p.cfg.SnapLen) > math.MaxInt32 {
+		faults = append(faults, fmt.Errorf("pcapng: config: SnapLen: %d: want 1 to %d bytes, or 0 for 262144", p.cfg.SnapLen, math.MaxInt32))
 	}
+	if len(p.cfg.Application) > maxComment {
+		faults = append(faults, fmt.Errorf("pcapng: config: Application: %d bytes: want at most %d", len(p.cfg.Application), maxComment))
+	}
+	for i, name := range p.cfg.Interfaces {
+		if len(name) > maxComment {
+			faults = append(faults, fmt.Errorf("pcapng: config: Interfaces[%d]: %d bytes: want at most %d", i, len(name), maxComment))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	p.cfg.Interfaces = slices.Clone(p.cfg.Interfaces)
 	if p.cfg.MaxBytes == 0 {
 		p.cfg.MaxBytes = 64 << 20
 	}
@@ -168,7 +184,13 @@ func (p *Writer) Write(at time.Time, iface int, packet []byte, comment string) e
 		return fmt.Errorf("pcapng: interface %d: want 0 to %d", iface, len(p.cfg.Interfaces)-1)
 	}
 	kept := packet[:min(len(packet), p.cfg.SnapLen)]
-	comment = comment[:min(len(comment), maxComment)]
+	if len(comment) > maxComment {
+		end := maxComment
+		for end > 0 && !utf8.RuneStart(comment[end]) { // whole characters
+			end--
+		}
+		comment = comment[:end]
+	}
 	// interface(4) timestamp high(4) low(4) captured length(4) original length(4) packet options
 	p.block(blockPacket, func() {
 		ns := uint64(at.UnixNano())
@@ -189,8 +211,11 @@ func (p *Writer) Write(at time.Time, iface int, packet []byte, comment string) e
 		p.refused++
 		return ErrFull
 	}
+	if err := p.flush(); err != nil {
+		return err
+	}
 	p.packets++
-	return p.flush()
+	return nil
 }
 
 // Stats counts a Writer's packets.

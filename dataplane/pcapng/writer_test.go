@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
@@ -80,8 +81,50 @@ func TestBounds(t *testing.T) {
 
 	_, err = pcapng.NewWriter(&file, &pcapng.Config{SnapLen: -1})
 	require.ErrorContains(t, err, "SnapLen: -1")
+	_, err = pcapng.NewWriter(&file, &pcapng.Config{Application: strings.Repeat("x", 70000), Interfaces: []string{"eth0", strings.Repeat("x", 70000)}})
+	require.ErrorContains(t, err, "Application: 70000 bytes")
+	require.ErrorContains(t, err, "Interfaces[1]: 70000 bytes")
 	_, err = pcapng.NewWriter(full{}, nil)
 	require.ErrorIs(t, err, errDisk)
+}
+
+// A comment longer than an option can be is cut to whole characters; a disk that fills up damages the file once only.
+func TestLongCommentsAndFullDisks(t *testing.T) {
+	var file bytes.Buffer
+	w, err := pcapng.NewWriter(&file, nil)
+	require.NoError(t, err)
+	start := file.Len()
+	require.NoError(t, w.Write(at, 0, packet, "x"+strings.Repeat("ä", 40000)))
+	block := file.Bytes()[start:]
+	require.True(t, utf8.Valid(block[bytes.IndexByte(block, 'x'):bytes.LastIndex(block, []byte("ä"))+2]))
+	r, err := pcapgo.NewNgReader(bytes.NewReader(file.Bytes()), pcapgo.DefaultNgReaderOptions)
+	require.NoError(t, err)
+	_, _, err = r.ReadPacketData()
+	require.NoError(t, err)
+
+	small := &limited{left: 200}
+	w, err = pcapng.NewWriter(small, nil)
+	require.NoError(t, err)
+	for err == nil {
+		err = w.Write(at, 0, packet, "why")
+	}
+	require.ErrorIs(t, err, errDisk)
+	packets := w.Stats().Packets
+	small.left = 1000
+	require.ErrorIs(t, w.Write(at, 0, packet, ""), errDisk, "the file is damaged")
+	require.Equal(t, packets, w.Stats().Packets)
+}
+
+// limited is a disk with so many bytes left.
+type limited struct{ left int }
+
+func (l *limited) Write(b []byte) (int, error) {
+	if n := l.left; n < len(b) {
+		l.left = 0
+		return n, errDisk
+	}
+	l.left -= len(b)
+	return len(b), nil
 }
 
 var errDisk = errors.New("disk full")
