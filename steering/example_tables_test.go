@@ -106,7 +106,7 @@ func ExamplePool_Reconfigure() {
 
 func ExampleHashWCCP() {
 	src, dst := netip.MustParseAddrPort("192.0.2.1:1024"), netip.MustParseAddrPort("198.51.100.1:80")
-	var both steering.WCCPFields = steering.WCCPSrcAddr | steering.WCCPDstAddr
+	both := steering.WCCPSrcAddr | steering.WCCPDstAddr
 	fmt.Println(steering.HashWCCP(both, src, dst) == steering.HashWCCP(both, dst, src))
 	// Output: true
 }

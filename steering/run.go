@@ -13,7 +13,7 @@ func (p *Pool) SetUp(id NodeID, up bool) { p.SetUpAt(time.Now(), id, up) }
 func (p *Pool) SetUpAt(now time.Time, id NodeID, up bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ahead = now.Sub(time.Now())
+	p.ahead = time.Until(now)
 	h := p.handle(id)
 	if h == nil || h.up == up {
 		return
@@ -140,7 +140,7 @@ func (p *Pool) tick(now time.Time) {
 func (p *Pool) Step(now time.Time) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ahead = now.Sub(time.Now())
+	p.ahead = time.Until(now)
 	changed := false
 	due := func(t time.Time) {
 		if next.IsZero() || t.Before(next) {
