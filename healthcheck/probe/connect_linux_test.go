@@ -21,6 +21,7 @@ import (
 // TestConnectWaits has targets that do not answer before connect returns: the queue of
 // the listener is full, so that only a later SYN is answered.
 func TestConnectWaits(t *testing.T) {
+	t.Parallel()
 	mayRaw(t)
 	for _, p := range []healthcheck.Prober{probe.TCP{}, probe.FTP{}, probe.TCPHalfOpen{Resend: 300 * time.Millisecond}} {
 		addr, fd := fullListener(t)

@@ -19,6 +19,7 @@ import (
 // and the fourth probe only. A plain probe honestly says what it saw; one that expects an
 // answer fails every time.
 func TestUDPWithSomeICMP(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	for k, v := range map[string]string{
 		"net.ipv4.icmp_ratelimit": "0", "net.ipv6.icmp.ratelimit": "0",
