@@ -83,9 +83,13 @@ func Open(r io.Reader, cfg *Config) (*Device, error) {
 		return nil, fmt.Errorf("pcapdev: not a capture: %w", err)
 	}
 	if bytes.Equal(magic, []byte{0x0a, 0x0d, 0x0d, 0x0a}) {
-		d.in, err = pcapgo.NewNgReader(br, pcapgo.DefaultNgReaderOptions)
+		d.in, err = ng(&blocks{r: br})
 	} else {
-		d.in, err = pcapgo.NewReader(br)
+		var in *pcapgo.Reader
+		if in, err = pcapgo.NewReader(br); err == nil {
+			in.SetSnaplen(mostPacket) // the file's own may be damaged, or say less than it holds
+			d.in = in
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pcapdev: not a capture: %w", err)
@@ -105,6 +109,25 @@ func Open(r io.Reader, cfg *Config) (*Device, error) {
 		}
 	}
 	return d, nil
+}
+
+// ng reads pcapng. What its blocks contain may still be damaged in ways that the reader panics at, so that is an error here.
+func ng(r io.Reader) (in source, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("damaged: %v", p)
+		}
+	}()
+	return pcapgo.NewNgReader(r, pcapgo.DefaultNgReaderOptions)
+}
+
+func (d *Device) next() (b []byte, info gopacket.CaptureInfo, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("damaged: %v", p)
+		}
+	}()
+	return d.in.ReadPacketData()
 }
 
 // strip takes a link header away that is not Ethernet.
@@ -157,7 +180,7 @@ func (d *Device) Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
 			return n, fmt.Errorf("pcapdev: read: %w", os.ErrClosed)
 		default:
 		}
-		b, info, err := d.in.ReadPacketData()
+		b, info, err := d.next()
 		if err != nil {
 			if n > 0 && errors.Is(err, io.EOF) {
 				return n, nil // the next Read says it
@@ -210,19 +233,23 @@ func (d *Device) Write(bufs [][]byte, offset int) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, b := range bufs {
+		if len(b) <= offset {
+			return i, fmt.Errorf("pcapdev: write: packet %d is empty: %w", i, os.ErrInvalid)
+		}
 		select {
 		case <-d.done:
 			return i, fmt.Errorf("pcapdev: write: %w", os.ErrClosed)
 		default:
 		}
-		d.wrote.Add(1)
 		if d.out == nil {
+			d.wrote.Add(1)
 			continue
 		}
 		p := b[offset:]
 		if err := d.out.WritePacket(gopacket.CaptureInfo{Timestamp: d.Now(), CaptureLength: len(p), Length: len(p)}, p); err != nil {
 			return i, fmt.Errorf("pcapdev: write: %w", err)
 		}
+		d.wrote.Add(1)
 	}
 	return len(bufs), nil
 }

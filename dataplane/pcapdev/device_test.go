@@ -2,6 +2,7 @@ package pcapdev_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/dataplane/pcapdev"
+	"github.com/lbprim/lbprim/dataplane/pcapng"
 	"github.com/lbprim/lbprim/internal/testenv"
 )
 
@@ -168,6 +170,84 @@ func TestFaults(t *testing.T) {
 	_, err = d.Read([][]byte{make([]byte, 20)}, sizes, 16)
 	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, uint64(1), d.Stats().Skipped)
+}
+
+// ngCapture is n packets in pcapng.
+func ngCapture(t testing.TB, n int) []byte {
+	var file bytes.Buffer
+	w, err := pcapng.NewWriter(&file, nil)
+	require.NoError(t, err)
+	for i := range n {
+		require.NoError(t, w.Write(time.Unix(int64(i), 0), 0, []byte{0x45, 0, 0, 20, 4: byte(i), 19: 1}, "a comment"))
+	}
+	return file.Bytes()
+}
+
+// readAll reads a capture to its end, and counts.
+func readAll(file []byte) (packets int, err error) {
+	d, err := pcapdev.Open(bytes.NewReader(file), nil)
+	if err != nil {
+		return 0, err
+	}
+	bufs, sizes := buffers(8)
+	for err == nil {
+		var n int
+		n, err = d.Read(bufs, sizes, dataplane.Headroom)
+		packets += n
+	}
+	return packets, err
+}
+
+// Lengths that are damaged cost no memory, and a capture that was cut says so; what comes before is read.
+func TestDamagedCaptures(t *testing.T) {
+	huge := capture(t, layers.LinkTypeRaw, 2).Bytes()
+	binary.LittleEndian.PutUint32(huge[16:], 0xffffffff) // snap length
+	second := 24 + 16 + 33
+	binary.LittleEndian.PutUint32(huge[second+8:], 0xfffffff0)
+	binary.LittleEndian.PutUint32(huge[second+12:], 0xfffffff0)
+	n, err := readAll(huge)
+	require.Equal(t, 1, n)
+	require.ErrorContains(t, err, "packet 2")
+
+	low := capture(t, layers.LinkTypeRaw, 2).Bytes()
+	binary.LittleEndian.PutUint32(low[16:], 0) // some writers leave the snap length out
+	n, err = readAll(low)
+	require.Equal(t, 2, n)
+	require.ErrorIs(t, err, io.EOF)
+
+	whole := ngCapture(t, 3)
+	n, err = readAll(whole)
+	require.Equal(t, 3, n)
+	require.ErrorIs(t, err, io.EOF)
+	last := bytes.LastIndex(whole, []byte{6, 0, 0, 0})
+	for name, at := range map[string]int{"block": last + 4, "captured": last + 20, "trailer": len(whole) - 4} {
+		for _, v := range []uint32{0xfffffff0, 0x7ffffffc, 13} {
+			if name == "captured" && v == 13 {
+				continue // shorter is no fault
+			}
+			file := bytes.Clone(whole)
+			binary.LittleEndian.PutUint32(file[at:], v)
+			n, err = readAll(file)
+			require.Equal(t, 2, n, "%s %x", name, v)
+			require.NotErrorIs(t, err, io.EOF, "%s %x", name, v)
+		}
+	}
+	for cut := last + 1; cut < len(whole); cut++ {
+		n, err = readAll(whole[:cut])
+		require.Equal(t, 2, n)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	}
+}
+
+// FuzzOpen: no capture, however damaged, panics or takes memory it has not the bytes for.
+func FuzzOpen(f *testing.F) {
+	f.Add(capture(f, layers.LinkTypeEthernet, 2).Bytes())
+	f.Add(ngCapture(f, 2))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		if n, err := readAll(file); err == nil || n > len(file) {
+			t.Fatal(n, err)
+		}
+	})
 }
 
 // Every capture there is can be read to its end.
