@@ -20,7 +20,7 @@ type Hop struct {
 // multipath route the first usable hop.
 type Hops struct {
 	table   atomic.Pointer[hopTable]
-	missing chan neighbour // to be resolved by the kernel
+	missing chan neighbour // to be resolved or confirmed by the kernel
 	sock    netlinkSocket
 }
 
@@ -28,6 +28,14 @@ type Hops struct {
 type neighbour struct {
 	link uint32
 	addr netip.Addr
+}
+
+// known is a neighbour's MAC. A stale one is used, and the kernel asked to confirm it, as it does when it sends itself: the host may
+// have been replaced.
+type known struct {
+	mac   [6]byte
+	stale bool
+	asked *atomic.Bool // since this became stale; nil unless it is
 }
 
 type link struct {
@@ -43,13 +51,14 @@ type route struct {
 	via    netip.Addr // invalid: dst is on the link
 	link   uint32
 	metric uint32
+	reject bool // blackhole, unreachable or prohibited: nothing goes there, whatever shorter prefixes say
 }
 
 // hopTable is an immutable view of the kernel's tables.
 type hopTable struct {
 	generation uint64
 	links      map[uint32]link
-	neighbours map[neighbour][6]byte
+	neighbours map[neighbour]known
 	v4, v6     prefixes
 }
 
@@ -95,7 +104,7 @@ func (h *Hops) Lookup(dst netip.Addr) (hop Hop, ok bool) {
 		ps = t.v4
 	}
 	r, ok := ps.lookup(dst)
-	if !ok {
+	if !ok || r.reject {
 		return Hop{}, false
 	}
 	return h.resolve(t, r, dst)
@@ -119,13 +128,25 @@ func (h *Hops) resolve(t *hopTable, r route, dst netip.Addr) (Hop, bool) {
 	if r.via.IsValid() {
 		n.addr = r.via
 	}
-	mac, ok := t.neighbours[n]
+	k, ok := t.neighbours[n]
 	if !ok {
-		select {
-		case h.missing <- n:
-		default: // many are being asked for already; the next packet asks again
-		}
+		h.ask(n)
 		return Hop{}, false
 	}
-	return Hop{Port: r.link, Src: l.mac, Dst: mac, MTU: l.mtu}, true
+	if k.stale && !k.asked.Load() && k.asked.CompareAndSwap(false, true) && !h.ask(n) {
+		k.asked.Store(false)
+	}
+	return Hop{Port: r.link, Src: l.mac, Dst: k.mac, MTU: l.mtu}, true
+}
+
+// ask has Run ask the kernel for a neighbour. It reports whether there was room: where many are being asked for already, the next
+// packet asks again.
+func (h *Hops) ask(n neighbour) bool {
+	select {
+	case h.missing <- n:
+		h.sock.rouse()
+		return true
+	default:
+		return false
+	}
 }

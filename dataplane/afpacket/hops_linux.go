@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,10 +18,12 @@ import (
 // kernelState is what the kernel has told, by requests and by notifications alike.
 type kernelState struct {
 	links      map[uint32]link
-	neighbours map[neighbour][6]byte
+	neighbours map[neighbour]known
 	routes     map[route]struct{}
 	generation uint64
-	stale      bool // routes may have vanished unsaid
+	stale      bool      // routes may have vanished unsaid
+	patience   time.Time // until then, what is stale stays
+	rerouted   bool      // routes or links have changed since they were published
 }
 
 // reread is how often everything is asked for anew, whatever was announced.
@@ -42,44 +46,66 @@ func NewHops() (*Hops, error) {
 
 // refill asks for everything anew, as after a loss of notifications.
 func (h *Hops) refill(s *kernelState) error {
-	s.links, s.neighbours, s.routes = map[uint32]link{}, map[neighbour][6]byte{}, map[route]struct{}{}
-	for _, typ := range []uint16{unix.RTM_GETLINK, unix.RTM_GETROUTE, unix.RTM_GETNEIGH} {
-		if err := h.sock.dump(typ, s.apply); err != nil {
+	var err error
+	for range 3 {
+		s.links, s.neighbours, s.routes = map[uint32]link{}, map[neighbour]known{}, map[route]struct{}{}
+		s.stale, s.rerouted = false, true
+		for _, typ := range []uint16{unix.RTM_GETLINK, unix.RTM_GETROUTE, unix.RTM_GETNEIGH} {
+			if err = h.sock.dump(typ, s.apply); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			h.publish(s)
+			return nil
+		}
+		if !errors.Is(err, errLost) {
 			return err
 		}
 	}
+	// Tables that change faster than they can be read: what was read is nearly right, and soon read again.
 	h.publish(s)
-	s.stale = false
+	s.stale, s.patience = true, time.Now().Add(time.Second)
 	return nil
 }
 
 // Run follows the kernel's changes until ctx is done, and has it resolve missing neighbours. It closes h.
 func (h *Hops) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, h.sock.rouse)()
 	defer h.sock.close()
 	s := h.sock.state
 	asked := map[neighbour]time.Time{}
 	last := time.Now()
 	for ctx.Err() == nil {
-		err := h.sock.wait(20*time.Millisecond, s.apply)
+		pause := reread - time.Since(last)
+		if s.stale {
+			pause = time.Until(s.patience)
+		}
+		err := h.sock.wait(pause, s.apply)
+		if errors.Is(err, errLost) {
+			s.stale = true
+		} else if err != nil {
+			return fmt.Errorf("afpacket: next hops: %w", err)
+		}
+		now := time.Now()
 		switch {
-		case errors.Is(err, unix.ENOBUFS), err == nil && (s.stale || time.Since(last) > reread):
-			last = time.Now()
+		case s.stale && !now.Before(s.patience), now.Sub(last) >= reread:
+			last = now
 			if err := h.refill(s); err != nil {
 				return fmt.Errorf("afpacket: next hops: %w", err)
 			}
-		case err != nil:
-			return fmt.Errorf("afpacket: next hops: %w", err)
+			h.sock.changed = false
 		case h.sock.changed:
 			h.sock.changed = false
 			h.publish(s)
 		}
-		h.ask(asked)
+		h.use(asked)
 	}
 	return ctx.Err()
 }
 
-// ask has the kernel look for the neighbours that packets wanted, each at most once a second.
-func (h *Hops) ask(asked map[neighbour]time.Time) {
+// use has the kernel look for the neighbours that packets wanted, each at most once a second.
+func (h *Hops) use(asked map[neighbour]time.Time) {
 	now := time.Now()
 	if len(asked) > 4096 {
 		for n, at := range asked {
@@ -102,24 +128,24 @@ func (h *Hops) ask(asked map[neighbour]time.Time) {
 	}
 }
 
-// publish swaps in a table made of s.
+// publish swaps in a table made of s. Routes may be many and neighbours change often, so the former are compiled only where they have
+// changed.
 func (h *Hops) publish(s *kernelState) {
 	s.generation++
-	t := &hopTable{generation: s.generation, links: make(map[uint32]link, len(s.links)), neighbours: make(map[neighbour][6]byte, len(s.neighbours))}
-	for i, l := range s.links {
-		t.links[i] = l
+	t := &hopTable{generation: s.generation, links: maps.Clone(s.links), neighbours: maps.Clone(s.neighbours)}
+	if old := h.table.Load(); s.rerouted || old == nil {
+		t.v4, t.v6 = compile(s, true), compile(s, false)
+		s.rerouted = false
+	} else {
+		t.v4, t.v6 = old.v4, old.v6
 	}
-	for n, mac := range s.neighbours {
-		t.neighbours[n] = mac
-	}
-	t.v4, t.v6 = compile(s, true), compile(s, false)
 	h.table.Store(t)
 }
 
 func compile(s *kernelState, v4 bool) prefixes {
 	byBits := map[int]map[netip.Addr]route{}
 	for r := range s.routes {
-		if r.dst.Addr().Is4() != v4 || !s.links[r.link].up {
+		if r.dst.Addr().Is4() != v4 || !r.reject && !s.links[r.link].up {
 			continue
 		}
 		m := byBits[r.dst.Bits()]
@@ -140,14 +166,18 @@ func compile(s *kernelState, v4 bool) prefixes {
 }
 
 // apply takes one rtnetlink(7) message into the state and reports whether it said anything new.
-func (s *kernelState) apply(typ uint16, body []byte) bool {
+func (s *kernelState) apply(typ, flags uint16, body []byte) bool {
 	switch typ {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return s.applyLink(typ == unix.RTM_NEWLINK, body)
+		changed := s.applyLink(typ == unix.RTM_NEWLINK, body)
+		s.rerouted = s.rerouted || changed
+		return changed
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		return s.applyNeighbour(typ == unix.RTM_NEWNEIGH, body)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return s.applyRoute(typ == unix.RTM_NEWROUTE, body)
+		changed := s.applyRoute(typ == unix.RTM_NEWROUTE, flags&unix.NLM_F_REPLACE != 0, body)
+		s.rerouted = s.rerouted || changed
+		return changed
 	}
 	return false
 }
@@ -188,33 +218,47 @@ func (s *kernelState) applyNeighbour(added bool, b []byte) bool {
 	n := neighbour{link: binary.NativeEndian.Uint32(b[4:])}
 	state := binary.NativeEndian.Uint16(b[8:])
 	var mac [6]byte
-	var known bool
+	var has bool
 	attributes(b[unix.SizeofNdMsg:], func(typ uint16, v []byte) {
 		switch typ {
 		case unix.NDA_DST:
 			n.addr, _ = netip.AddrFromSlice(v)
 		case unix.NDA_LLADDR:
-			if known = len(v) == 6; known {
+			if has = len(v) == 6; has {
 				mac = [6]byte(v)
 			}
 		}
 	})
 	const usable = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
 	old, had := s.neighbours[n]
-	if !added || !known || state&usable == 0 {
+	if !added || !has || state&usable == 0 {
 		delete(s.neighbours, n)
 		return had
 	}
-	s.neighbours[n] = mac
-	return !had || old != mac
-}
-
-func (s *kernelState) applyRoute(added bool, b []byte) bool {
-	// struct rtmsg: family dst_len src_len tos table protocol scope type (1 each) flags(4)
-	if len(b) < unix.SizeofRtMsg || b[7] != unix.RTN_UNICAST {
+	k := known{mac: mac, stale: state&unix.NUD_STALE != 0}
+	if had && old.mac == k.mac && old.stale == k.stale {
 		return false
 	}
+	if k.stale {
+		k.asked = new(atomic.Bool)
+	}
+	s.neighbours[n] = k
+	return true
+}
+
+func (s *kernelState) applyRoute(added, replaces bool, b []byte) bool {
+	// struct rtmsg: family dst_len src_len tos table protocol scope type (1 each) flags(4)
+	if len(b) < unix.SizeofRtMsg || b[3] != 0 || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
+		return false // for one kind of service only, or learned for one destination
+	}
 	r := route{}
+	switch b[7] {
+	case unix.RTN_UNICAST:
+	case unix.RTN_BLACKHOLE, unix.RTN_UNREACHABLE, unix.RTN_PROHIBIT:
+		r.reject = true
+	default:
+		return false
+	}
 	table := uint32(b[4])
 	dst := netip.IPv4Unspecified()
 	switch b[0] {
@@ -252,6 +296,16 @@ func (s *kernelState) applyRoute(added bool, b []byte) bool {
 	if r.dst, err = dst.Prefix(int(b[1])); err != nil {
 		return false
 	}
+	if r.reject {
+		r.link, r.via = 0, netip.Addr{}
+	}
+	if added && replaces { // what it replaces goes without a word
+		for old := range s.routes {
+			if old.dst == r.dst && old.metric == r.metric {
+				delete(s.routes, old)
+			}
+		}
+	}
 	set := func(r route) {
 		if added {
 			s.routes[r] = struct{}{}
@@ -270,13 +324,16 @@ func (s *kernelState) applyRoute(added bool, b []byte) bool {
 			break
 		}
 		hop := r
+		dead := multipath[2]&unix.RTNH_F_DEAD != 0
 		hop.link = binary.NativeEndian.Uint32(multipath[4:])
 		attributes(multipath[unix.SizeofRtNexthop:n], func(typ uint16, v []byte) {
 			if typ == unix.RTA_GATEWAY {
 				hop.via, _ = netip.AddrFromSlice(v)
 			}
 		})
-		set(hop)
+		if !dead {
+			set(hop)
+		}
 		multipath = multipath[min(len(multipath), (n+3)&^3):]
 	}
 	return true

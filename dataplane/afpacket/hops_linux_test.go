@@ -3,8 +3,12 @@ package afpacket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,6 +120,76 @@ func TestHopsFollowAMACThatChanges(t *testing.T) {
 	}
 	run("neigh", "del", a.String(), "dev", "b0")
 	eventually(t, "deleted", func() bool { _, ok := h.Lookup(a); return !ok })
+}
+
+// A route that is replaced is announced by the new one alone; one that rejects covers what shorter prefixes say.
+func TestHopsUnderRouteChurn(t *testing.T) {
+	h, _, run := hopLab(t)
+	for i, mac := range []string{"02:00:00:00:00:01", "02:00:00:00:00:02"} {
+		run("neigh", "add", []string{"192.0.2.11", "192.0.2.12"}[i], "lladdr", mac, "dev", "b0", "nud", "permanent")
+		run("neigh", "add", []string{"2001:db8::11", "2001:db8::12"}[i], "lladdr", mac, "dev", "b0", "nud", "permanent")
+	}
+	leads := func(dst string, last byte) func() bool {
+		return func() bool { hop, ok := h.Lookup(netip.MustParseAddr(dst)); return ok && hop.Dst[5] == last }
+	}
+	for range 3 {
+		for i, via := range []string{"192.0.2.11", "192.0.2.12"} {
+			run("route", "replace", "198.51.100.0/24", "via", via)
+			eventually(t, via, leads("198.51.100.1", byte(i+1)))
+		}
+		for i, via := range []string{"2001:db8::11", "2001:db8::12"} {
+			run("route", "replace", "2001:db8:5::/48", "via", via)
+			eventually(t, via, leads("2001:db8:5::1", byte(i+1)))
+		}
+	}
+	run("route", "add", "default", "via", "192.0.2.11")
+	eventually(t, "default", leads("203.0.113.200", 1))
+	for _, kind := range []string{"blackhole", "unreachable", "prohibit"} {
+		run("route", "add", kind, "203.0.113.128/25")
+		eventually(t, kind, func() bool { _, ok := h.Lookup(netip.MustParseAddr("203.0.113.200")); return !ok })
+		require.True(t, leads("203.0.113.1", 1)())
+		run("route", "del", kind, "203.0.113.128/25")
+		eventually(t, kind+" deleted", leads("203.0.113.200", 1))
+	}
+	run("route", "add", "198.51.100.0/25", "tos", "0x10", "via", "192.0.2.11")
+	time.Sleep(20 * time.Millisecond)
+	require.True(t, leads("198.51.100.1", 2)(), "a route for one kind of service")
+
+	// Thousands of changes at once, more than the socket holds: in the end the table is the kernel's.
+	var batch strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&batch, "route replace 100.64.%d.%d/32 via 192.0.2.%d\n", i/250, i%250, 11+i%2)
+	}
+	for i := range 3000 {
+		if i%3 == 0 {
+			fmt.Fprintf(&batch, "route del 100.64.%d.%d/32\n", i/250, i%250)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "batch")
+	require.NoError(t, os.WriteFile(file, []byte(batch.String()), 0o600))
+	run("route", "del", "default")
+	run("-batch", file)
+	eventually(t, "the kernel's routes", func() bool {
+		for i := range 3000 {
+			hop, ok := h.Lookup(netip.AddrFrom4([4]byte{100, 64, byte(i / 250), byte(i % 250)}))
+			if ok != (i%3 != 0) || ok && hop.Dst[5] != byte(1+i%2) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// The kernel forgets who is not asked for; a MAC that has become stale is used, and confirmed by the kernel, so that a host which was
+// replaced is found again.
+func TestStaleNeighboursAreConfirmed(t *testing.T) {
+	h, balancer, run := hopLab(t)
+	require.NoError(t, balancer.Sysctl("net.ipv4.neigh.b0.delay_first_probe_time", "1"))
+	require.NoError(t, balancer.Sysctl("net.ipv4.neigh.b0.retrans_time_ms", "100"))
+	a := netip.MustParseAddr("192.0.2.2")
+	run("neigh", "replace", a.String(), "lladdr", "02:00:00:00:00:55", "dev", "b0", "nud", "stale")
+	eventually(t, "stale", func() bool { hop, ok := h.Lookup(a); return ok && hop.Dst[5] == 0x55 })
+	eventually(t, "the MAC of now", func() bool { hop, ok := h.Lookup(a); return ok && hop.Dst[5] != 0x55 })
 }
 
 func TestLookupAllocatesNothing(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,17 +15,28 @@ import (
 // netlinkSocket hears of changes of links, routes and neighbours, and asks for them.
 type netlinkSocket struct {
 	fd      int
+	wake    int // an eventfd that ends wait
+	life    sync.RWMutex
+	gone    bool
+	roused  atomic.Bool
 	seq     uint32
 	buf     []byte
 	changed bool
 	state   *kernelState
 }
 
-type applyFunc func(typ uint16, body []byte) bool
+type applyFunc func(typ, flags uint16, body []byte) bool
+
+// errLost says that not all was heard, so that everything must be asked for anew.
+var errLost = errors.New("netlink: changes were lost")
 
 func (s *netlinkSocket) open() (err error) {
+	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return os.NewSyscallError("eventfd", err)
+	}
 	s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
+		unix.Close(s.wake)
 		return os.NewSyscallError("netlink socket", err)
 	}
 	s.buf = make([]byte, 1<<16)
@@ -36,7 +49,26 @@ func (s *netlinkSocket) open() (err error) {
 	return nil
 }
 
-func (s *netlinkSocket) close() { unix.Close(s.fd) }
+func (s *netlinkSocket) close() {
+	s.life.Lock()
+	defer s.life.Unlock()
+	s.gone = true
+	unix.Close(s.fd)
+	unix.Close(s.wake)
+}
+
+// rouse ends wait. It costs a system call only the first time since.
+func (s *netlinkSocket) rouse() {
+	if s.roused.Load() || s.roused.Swap(true) {
+		return
+	}
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if !s.gone {
+		one := [8]byte{7: 1}
+		_, _ = unix.Write(s.wake, one[:])
+	}
+}
 
 // request sends one message: a netlink header and body.
 func (s *netlinkSocket) request(typ, flags uint16, body []byte) error {
@@ -55,10 +87,20 @@ func (s *netlinkSocket) dump(typ uint16, apply applyFunc) error {
 	if err := s.request(typ, unix.NLM_F_DUMP, make([]byte, size)); err != nil {
 		return err
 	}
+	var lost error
 	for {
-		done, err := s.receive(apply)
-		if err != nil || done {
+		done, err := s.receive(apply, 0)
+		switch {
+		case errors.Is(err, errLost): // the dump itself goes on, and must be heard to its end
+			lost = err
+			if !done {
+				continue
+			}
+		case err != nil:
 			return err
+		}
+		if done {
+			return lost
 		}
 	}
 }
@@ -81,27 +123,38 @@ func (s *netlinkSocket) use(n neighbour) {
 	_ = s.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE, b)
 }
 
-// wait applies what is announced within d.
+// wait applies what is announced within d, until rouse is called. Of many changes it takes what is there already, so that
+// the table is not made anew for each.
 func (s *netlinkSocket) wait(d time.Duration, apply applyFunc) error {
-	p := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, int(d.Milliseconds()))
-	if errors.Is(err, unix.EINTR) || n == 0 && err == nil {
-		return nil
-	}
-	if err != nil {
+	p := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(s.wake), Events: unix.POLLIN}}
+	_, err := unix.Poll(p, int(max(d, 0).Milliseconds())+1)
+	if err != nil && !errors.Is(err, unix.EINTR) {
 		return os.NewSyscallError("poll", err)
 	}
-	_, err = s.receive(apply)
-	return err
+	if s.roused.Load() {
+		var b [8]byte
+		_, _ = unix.Read(s.wake, b[:])
+		s.roused.Store(false) // before the caller looks for what it was roused for
+	}
+	for range 256 {
+		if _, err := s.receive(apply, unix.MSG_DONTWAIT); errors.Is(err, unix.EAGAIN) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // receive reads one datagram and reports whether it ends a dump.
-func (s *netlinkSocket) receive(apply applyFunc) (done bool, err error) {
-	n, _, err := unix.Recvfrom(s.fd, s.buf, 0)
-	if errors.Is(err, unix.EINTR) {
+func (s *netlinkSocket) receive(apply applyFunc, flags int) (done bool, err error) {
+	n, _, err := unix.Recvfrom(s.fd, s.buf, flags)
+	switch {
+	case errors.Is(err, unix.EINTR):
 		return false, nil
-	}
-	if err != nil {
+	case errors.Is(err, unix.ENOBUFS):
+		return false, errLost
+	case err != nil:
 		return false, os.NewSyscallError("netlink receive", err)
 	}
 	for b := s.buf[:n]; len(b) >= unix.NLMSG_HDRLEN; {
@@ -110,6 +163,10 @@ func (s *netlinkSocket) receive(apply applyFunc) (done bool, err error) {
 			break
 		}
 		body := b[unix.NLMSG_HDRLEN:size]
+		said := binary.NativeEndian.Uint16(b[6:])
+		if said&unix.NLM_F_DUMP_INTR != 0 {
+			err = errLost // the table changed while it was read
+		}
 		switch typ := binary.NativeEndian.Uint16(b[4:]); typ {
 		case unix.NLMSG_DONE:
 			done = true
@@ -121,11 +178,11 @@ func (s *netlinkSocket) receive(apply applyFunc) (done bool, err error) {
 				}
 			}
 		default:
-			if apply(typ, body) {
+			if apply(typ, said, body) {
 				s.changed = true
 			}
 		}
 		b = b[min(len(b), (size+3)&^3):]
 	}
-	return done, nil
+	return done, err
 }
