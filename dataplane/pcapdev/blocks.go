@@ -3,6 +3,7 @@ package pcapdev
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -76,7 +77,7 @@ func (b *blocks) next() error {
 	}
 	b.block.Write(head[:])
 	if _, err := io.CopyN(&b.block, b.r, int64(length)-12); err != nil {
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return fault("%w", err)
