@@ -29,6 +29,14 @@ func OpenQueues(cfg *Config, n int) ([]*Device, error) {
 	return nil, errOther
 }
 
+// Preflight returns an error that wraps errors.ErrUnsupported.
+func Preflight(cfg *Config) error {
+	if _, err := cfg.complete(1); err != nil {
+		return err
+	}
+	return errOther
+}
+
 // Name returns nothing.
 func (d *Device) Name() string { return "" }
 

@@ -500,3 +500,28 @@ func cpu(t *testing.T) time.Duration {
 	require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &ru))
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
+
+func TestPreflight(t *testing.T) {
+	n := namespace(t)
+	check := func(routes ...string) (err error) {
+		require.NoError(t, n.Do(func() error { err = tun.Preflight(&tun.Config{Routes: prefixes(routes...)}); return nil }))
+		return err
+	}
+	for _, key := range []string{"all", "default"} {
+		require.NoError(t, n.Sysctl("net.ipv4.conf."+key+".rp_filter", "1"))
+	}
+	require.NoError(t, n.Sysctl("net.ipv4.ip_forward", "0"))
+	require.NoError(t, n.Sysctl("net.ipv6.conf.all.forwarding", "0"))
+	err := check("192.0.2.80/32", "2001:db8::80/128")
+	for _, fix := range []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0", "net.ipv6.conf.all.forwarding=1"} {
+		require.ErrorContains(t, err, "sysctl -w "+fix)
+	}
+	require.NotContains(t, check("192.0.2.80/32").Error(), "ipv6")
+	require.NotContains(t, check("2001:db8::80/128").Error(), "ipv4")
+	require.NoError(t, check(), "nothing is routed here")
+	require.NoError(t, n.Router())
+	require.NoError(t, check("192.0.2.80/32", "2001:db8::80/128"))
+	require.NoError(t, n.Sysctl("net.ipv4.conf.default.rp_filter", "2"))
+	require.NoError(t, check("192.0.2.80/32"), "loose filtering lets through what has a way back")
+	require.ErrorContains(t, tun.Preflight(&tun.Config{MTU: 1}), "MTU 1")
+}

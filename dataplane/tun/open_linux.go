@@ -89,7 +89,7 @@ func ioctl(fd int, request uint, arg uintptr) error {
 func (l *link) attach(c *Config, multi bool) (d *Device, err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, privileges(&os.PathError{Op: "open", Path: path, Err: err})
 	}
 	wake := -1
 	defer func() {
@@ -106,7 +106,7 @@ func (l *link) attach(c *Config, multi bool) (d *Device, err error) {
 	}
 	copy(req.name[:maxName], l.name)
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETIFF, uintptr(unsafe.Pointer(&req))); e != 0 {
-		return nil, os.NewSyscallError("TUNSETIFF", e)
+		return nil, privileges(os.NewSyscallError("TUNSETIFF", e))
 	}
 	l.name = unix.ByteSliceToString(req.name[:])
 	size := int32(headerLen)
@@ -121,6 +121,14 @@ func (l *link) attach(c *Config, multi bool) (d *Device, err error) {
 	}
 	l.queues.Add(1)
 	return newDevice(l, fd, wake, c.Spin), nil
+}
+
+// privileges says what is missing where the kernel says no.
+func privileges(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w (needs root, or CAP_NET_ADMIN and access to %s)", err, path)
+	}
+	return err
 }
 
 // setOffload asks for everything, then for less.
