@@ -112,6 +112,9 @@ func (in *instance) open(ctx context.Context, wg *sync.WaitGroup, cancel context
 	}
 	if c.Device.Type == tunDevice {
 		t := tun.Config{Name: c.Device.Name, MTU: c.Device.MTU, Routes: vips, Divert: c.Device.Interfaces, QueueLen: 5000}
+		if err := tun.Preflight(&t); err != nil {
+			return nil, err
+		}
 		queues, err := tun.OpenQueues(&t, max(1, c.Device.Queues))
 		for _, q := range queues {
 			opened = append(opened, q)

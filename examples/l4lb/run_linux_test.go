@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -185,4 +186,22 @@ func TestRunSaysWhyItCannot(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	err := run(t.Context(), write(t, fmt.Sprintf(labFile, "afpacket", "no-such-if")), log, nil)
 	require.ErrorContains(t, err, "no-such-if")
+}
+
+// A kernel that forwards nothing would only be silent: the program says so, and how to mend it.
+func TestRunWantsForwarding(t *testing.T) {
+	h := newHosts(t)
+	require.NoError(t, h.balancer.Sysctl("net.ipv4.ip_forward", "0"))
+	require.NoError(t, h.balancer.Sysctl("net.ipv6.conf.all.forwarding", "0"))
+	bin := filepath.Join(t.TempDir(), "l4lb")
+	require.NoError(t, build(bin))
+	var out []byte
+	require.NoError(t, h.balancer.Do(func() error {
+		var err error
+		out, err = exec.Command(bin, "run", write(t, fmt.Sprintf(labFile, "tun", "e1, e2"))).CombinedOutput()
+		require.Error(t, err)
+		return nil
+	}))
+	require.Contains(t, string(out), "sysctl -w net.ipv4.ip_forward=1")
+	require.Contains(t, string(out), "sysctl -w net.ipv6.conf.all.forwarding=1")
 }
