@@ -18,7 +18,8 @@ func (t *Table[K, V]) LoadBatch(now time.Time, ks []K, vs []V, ok []bool) (hits 
 	if len(ks) == 0 {
 		return 0
 	}
-	vs, ok = vs[:len(ks)], ok[:len(ks)]
+	all := len(ks)
+	vs, ok = vs[:all], ok[:all]
 	tick := t.tick(now)
 	var at [batchMax]place
 	for len(ks) > 0 {
@@ -38,11 +39,13 @@ func (t *Table[K, V]) LoadBatch(now time.Time, ks []K, vs []V, ok []bool) (hits 
 			if found {
 				hits++
 			}
-			if t.count {
-				t.countLookup(at[i].hash, found)
-			}
 		}
 		ks, vs, ok = ks[n:], vs[n:], ok[n:]
+	}
+	if t.count {
+		no, _, _ := t.home(at[0].hash)
+		t.shards[no].hits.Add(uint64(hits))
+		t.shards[no].misses.Add(uint64(all - hits))
 	}
 	runtime.KeepAlive(t)
 	return hits

@@ -48,7 +48,8 @@ func (t *Table[K, V]) take(now int64, k *K, why Reason) (v V, ok bool) {
 }
 
 // DeleteFunc removes the entries for which del returns true, and returns how many
-// these were. del is called outside of all locks and may use the table.
+// these were. del is called outside of all locks and may use the table; if the value
+// of a key changes right after del has seen it, the new one is removed.
 func (t *Table[K, V]) DeleteFunc(del func(k K, v V) bool) (n int) {
 	for k, v := range t.All() {
 		if del(k, v) && t.Delete(k) {
@@ -154,9 +155,10 @@ func (t *Table[K, V]) lifeOf(m uint64) Life {
 }
 
 // Update changes the value and life of k to what f makes of them, and restarts its
-// idle time; a fixed life that f leaves as it is goes on. Nothing else changes the entry meanwhile. That is no removal: OnRemove
-// is not called. f is called once if k is there, which Update reports, under a lock:
-// it must be fast and must not use the table.
+// idle time; a fixed life that f leaves as it is goes on. Nothing else changes the
+// entry meanwhile. That is no removal: OnRemove is not called. f is called once if k
+// is there, which Update reports, under a lock: it must be fast and must not use the
+// table.
 func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) bool {
 	tick := t.tick(now)
 	s, home, tag := t.lock(&k)

@@ -136,6 +136,11 @@ func (t *Table[K, V]) victim(s *shard[K, V], home uint32, tag uint16, now int64)
 			}
 		}
 	}
+	if ok && bestRank == 0 {
+		if v := t.value(slot); t.ends(slot, now, &v) == 0 {
+			return t.victim(s, home, tag, now) // it has been looked up this moment
+		}
+	}
 	return
 }
 
@@ -153,7 +158,7 @@ func (t *Table[K, V]) dismiss(s *shard[K, V], slot uint32, now int64) {
 // The shard is locked.
 func (t *Table[K, V]) expel(s *shard[K, V], slot uint32, now int64, why Reason) removed[K, V] {
 	k, v := t.key(slot), t.value(slot)
-	if w := t.state(slot, now, &v); w != 0 {
+	if w := t.ends(slot, now, &v); w != 0 {
 		why = w
 	}
 	t.vacate(s, slot, why)

@@ -110,7 +110,10 @@ const (
 func (t *Table[K, V]) hit(slot uint32, k *K, now int64, touch bool) (v V, r hitResult) {
 	meta := t.metaOf(slot)
 	m := atomic.LoadUint64(meta)
-	if t.packed && unsafe.Sizeof(*k) == 40 { // as sameKey does, without a call
+	if !t.packed {
+		return t.hitPair(slot, m, k, now, touch)
+	}
+	if unsafe.Sizeof(*k) == 40 { // as sameKey does, without a call
 		a, b := (*[5]uint64)(unsafe.Add(unsafe.Pointer(meta), 8)), (*[5]uint64)(unsafe.Pointer(k))
 		if atomic.LoadUint64(&a[4])^b[4]|atomic.LoadUint64(&a[1])^b[1]|atomic.LoadUint64(&a[3])^b[3]|
 			atomic.LoadUint64(&a[0])^b[0]|atomic.LoadUint64(&a[2])^b[2] != 0 {
@@ -122,14 +125,11 @@ func (t *Table[K, V]) hit(slot uint32, k *K, now int64, touch bool) (v V, r hitR
 	if m&metaLive == 0 {
 		return v, hitRetry
 	}
-	if t.packed { // as value does
-		readWords(unsafe.Pointer(&v), unsafe.Add(unsafe.Pointer(meta), 8+uintptr(roundUp8(unsafe.Sizeof(*k)))), unsafe.Sizeof(v))
-	} else {
-		v = t.value(slot)
-	}
+	// As value does.
+	readWords(unsafe.Pointer(&v), unsafe.Add(unsafe.Pointer(meta), 8+uintptr(roundUp8(unsafe.Sizeof(*k)))), unsafe.Sizeof(v))
 	if metaGone(m, now) {
 		r = hitGone
-	} else if gone := t.gone.Load(); gone != nil && gone.has(t.cfg.Owner(v), t.birth(slot)) {
+	} else if gone := t.gone.Load(); gone != nil && t.isGone(gone, slot, m, &v) {
 		r = hitGone
 	} else {
 		r = hitYes
@@ -143,9 +143,47 @@ func (t *Table[K, V]) hit(slot uint32, k *K, now int64, touch bool) (v V, r hitR
 			}
 		}
 	}
-	// Another look-up may have restarted the idle time meanwhile, that is all right.
-	if now := atomic.LoadUint64(meta); now == m || (now^m)&^metaExp == 0 && r == hitYes {
-		return v, r
+	// The expiry counts too, although another look-up may have restarted the idle
+	// time and nothing else: without it, versions would come round too soon.
+	if atomic.LoadUint64(meta) != m {
+		return v, hitRetry
 	}
-	return v, hitRetry
+	return v, r
+}
+
+// isGone reports whether the owner of v, read from a slot with meta m, is gone. It
+// asks Config.Owner only of a value that is whole.
+func (t *Table[K, V]) isGone(gone *goneSet, slot uint32, m uint64, v *V) bool {
+	birth := t.birth(slot)
+	return atomic.LoadUint64(t.metaOf(slot)) == m && gone.has(t.cfg.Owner(*v), birth)
+}
+
+// hitPair is hit in the heap layout. Key, value and birth never change within a
+// pair, but the slot may get another one, or none, at any time.
+func (t *Table[K, V]) hitPair(slot uint32, m uint64, k *K, now int64, touch bool) (v V, r hitResult) {
+	p := t.pairs[slot].Load()
+	switch {
+	case p == nil:
+		return v, hitRetry // it is leaving, or has yet to come
+	case p.k != *k:
+		return v, hitNo
+	case m&metaLive == 0:
+		return v, hitRetry
+	case metaGone(m, now):
+		r = hitGone
+	default:
+		r = hitYes
+		if gone := t.gone.Load(); gone != nil && gone.has(t.cfg.Owner(p.v), p.birth) {
+			r = hitGone
+		} else if exp := uint64(now+t.ttls.ms[m>>metaTTLAt&0xff]) << metaExpAt; touch && m&metaFixed == 0 && int64(exp-m&metaExp) > 0 {
+			if atomic.CompareAndSwapUint64(t.metaOf(slot), m, exp|m&^metaExp) {
+				return p.v, hitYes
+			}
+			return v, hitRetry
+		}
+	}
+	if atomic.LoadUint64(t.metaOf(slot)) != m {
+		return v, hitRetry
+	}
+	return p.v, r
 }

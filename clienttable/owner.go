@@ -27,7 +27,7 @@ type invalidation struct {
 // stored later for the same owner are valid. Owner 0 is nobody, and without
 // Config.Owner nothing has an owner: then Invalidate does nothing.
 //
-// It needs 16 bytes for each owner, and 16 KiB for each 2048 consecutive owner
+// It needs 16 bytes for each call, and 16 KiB for each 2048 consecutive owner
 // numbers among them, until the sweep has been through the table.
 func (t *Table[K, V]) Invalidate(owner uint32) {
 	if owner == 0 || t.cfg.Owner == nil {

@@ -100,7 +100,7 @@ func onPath(steps *[searchMax]step, i int, g uint32) bool {
 // locked.
 func (t *Table[K, V]) move(s *shard[K, V], from, to uint32, now int64) {
 	k, v := t.key(from), t.value(from)
-	if t.state(from, now, &v) != 0 {
+	if t.ends(from, now, &v) != 0 {
 		t.dismiss(s, from, now)
 		return
 	}

@@ -133,7 +133,7 @@ func (t *Table[K, V]) reserve() bool {
 // putOver handles a key that is in the table; it unlocks the shard.
 func (t *Table[K, V]) putOver(s *shard[K, V], slot uint32, now int64, k *K, v *V, m uint64, exp int64, replace bool) (actual V, loaded bool) {
 	old := t.value(slot)
-	why := t.state(slot, now, &old)
+	why := t.ends(slot, now, &old)
 	if why == 0 {
 		if !replace {
 			t.touch(slot, now)
@@ -209,6 +209,31 @@ func (t *Table[K, V]) state(slot uint32, now int64, v *V) Reason {
 		return NodeGone
 	}
 	return 0
+}
+
+// ends is state for who is about to remove the entry: if it has expired, no look-up
+// restarts its idle time any more. The shard is locked.
+func (t *Table[K, V]) ends(slot uint32, now int64, v *V) Reason {
+	why := t.state(slot, now, v)
+	if why == Expired && !t.claim(slot, now) {
+		return t.state(slot, now, v)
+	}
+	return why
+}
+
+// claim makes an entry that has expired invisible, unless a look-up, by a clock that
+// is behind, restarts its idle time first. The shard is locked.
+func (t *Table[K, V]) claim(slot uint32, now int64) bool {
+	meta := t.metaOf(slot)
+	for {
+		m := atomic.LoadUint64(meta)
+		switch {
+		case !metaGone(m, now):
+			return false
+		case m&metaFixed != 0, atomic.CompareAndSwapUint64(meta, m, m&^metaLive):
+			return true
+		}
+	}
 }
 
 // touch restarts the idle time of an entry. The shard is locked.
@@ -310,7 +335,8 @@ func (t *Table[K, V]) warnFill(now int64) {
 		return
 	}
 	last := t.warned.Load()
-	if now-last < time.Minute.Milliseconds() || !t.warned.CompareAndSwap(last, now) {
+	// A clock that was set back does not silence the warning for longer.
+	if minute := time.Minute.Milliseconds(); now-last < minute && last-now < minute || !t.warned.CompareAndSwap(last, now) {
 		return
 	}
 	t.cfg.OnFill(int(min(n, int64(t.cfg.MaxEntries))), t.cfg.MaxEntries)

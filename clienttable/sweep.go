@@ -162,6 +162,11 @@ func (t *Table[K, V]) reapSegment(s *shard[K, V], seg uint32, now int64, limit i
 					}
 					return n, false
 				}
+				if why == Expired && !t.claim(slot, now) {
+					// It has been looked up this moment.
+					soonest = min(soonest, now+metaLeft(atomic.LoadUint64(t.metaOf(slot)), now))
+					continue
+				}
 				if tell {
 					out[n] = removed[K, V]{t.key(slot), t.value(slot), why}
 				}

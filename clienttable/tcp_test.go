@@ -43,6 +43,12 @@ var request = []seg{
 	{c2s, ".", 3001, 5501, 0, TCPSame, TCPEstablished},
 }
 
+// again is a segment of no consequence.
+func (g seg) again() seg {
+	g.event = TCPSame
+	return g
+}
+
 func join(parts ...[]seg) (all []seg) {
 	for _, p := range parts {
 		all = append(all, p...)
@@ -76,6 +82,32 @@ func TestTCP(t *testing.T) {
 		}},
 		{"data on the last segment of the handshake", TCPState{}, join(handshake[:2], []seg{{c2s, "P.", 1001, 5001, 100, TCPOpened, TCPEstablished}})},
 		{"FIN on the last segment of the handshake", TCPState{}, join(handshake[:2], []seg{{c2s, "F.", 1001, 5001, 0, TCPHalfClosed, TCPFinClient}})},
+		{"data on the SYN, accepted", TCPState{}, []seg{
+			{c2s, "S", 1000, 0, 100, TCPStarted, TCPSynSent},
+			{s2c, "S.", 5000, 1101, 0, TCPSame, TCPSynReceived},
+			{s2c, "P.", 5001, 1101, 50, TCPSame, TCPSynReceived},
+			{c2s, ".", 1101, 5051, 0, TCPOpened, TCPEstablished},
+			{c2s, "R", 1101, 0, 0, TCPEnded, TCPReset},
+		}},
+		{"data on the SYN, not accepted", TCPState{}, []seg{
+			{c2s, "S", 1000, 0, 100, TCPStarted, TCPSynSent},
+			{s2c, "S.", 5000, 1001, 0, TCPSame, TCPSynReceived},
+			{c2s, "P.", 1001, 5001, 100, TCPOpened, TCPEstablished},
+		}},
+		{"data on the SYN, sent again without", TCPState{}, []seg{
+			{c2s, "S", 1000, 0, 100, TCPStarted, TCPSynSent},
+			handshake[0].again(), handshake[1], handshake[2],
+		}},
+		{"data on the SYN, refused", TCPState{}, []seg{
+			{c2s, "S", 1000, 0, 100, TCPStarted, TCPSynSent},
+			{s2c, "R.", 0, 1101, 0, TCPEnded, TCPReset},
+		}},
+		{"SYN+ACK sent again with another number", TCPState{}, join(handshake[:2], []seg{
+			{c2s, "S", 1000, 0, 0, TCPSame, TCPSynReceived},
+			{s2c, "S.", 95000, 1001, 0, TCPSame, TCPSynReceived},
+			{c2s, ".", 1001, 95001, 0, TCPOpened, TCPEstablished},
+			{s2c, "F.", 95001, 1001, 0, TCPHalfClosed, TCPFinServer},
+		})},
 		{"a blind ACK does not complete a handshake", TCPState{}, []seg{
 			handshake[0],
 			{c2s, ".", 1001, 77, 0, TCPSame, TCPSynSent},

@@ -104,7 +104,8 @@ func (s *TCPState) Update(d Dir, flags uint8, seq, ack uint32, payload int) TCPE
 	case flags&TCPRst != 0:
 		return s.reset(d, flags, seq, ack)
 	case flags&TCPSyn != 0:
-		return s.open(d, flags, end, ack)
+		// Data in a SYN (RFC 7413) may be acknowledged or not, and is sent again if not.
+		return s.open(d, flags, seq+1, ack)
 	}
 	switch s.phase {
 	case TCPNone: // its beginning was not seen
@@ -127,7 +128,10 @@ func (s *TCPState) Update(d Dir, flags uint8, seq, ack uint32, payload int) TCPE
 	return s.data(d, flags, end, ack)
 }
 
-// open handles a SYN.
+// maxSYNData is how much data a SYN can carry: what fits into one packet.
+const maxSYNData = 1<<16 - 1
+
+// open handles a SYN; end is the number after it, and before any data with it.
 func (s *TCPState) open(d Dir, flags uint8, end, ack uint32) TCPEvent {
 	if flags&TCPAck == 0 && d == FromClient {
 		switch s.phase {
@@ -169,16 +173,19 @@ func (s *TCPState) open(d Dir, flags uint8, end, ack uint32) TCPEvent {
 			}
 			s.phase = TCPSynReceived
 			return TCPStarted
-		case s.phase == TCPSynSent && (flags&TCPAck == 0 || ack == s.end[FromClient]):
+		case s.phase == TCPSynSent && flags&TCPAck == 0:
 			s.setEnd(FromServer, end)
-			if flags&TCPAck != 0 {
-				s.setAck(FromServer, ack)
-			}
 			s.phase = TCPSynReceived
-		case s.bits&tcpSynKnown != 0 && flags&TCPAck != 0 && ack == s.syn:
-			s.begin(ack)
+		case s.HalfOpen() && flags&TCPAck != 0 && ack-s.end[FromClient] <= maxSYNData:
+			// A server that had given up, and is asked again, begins at another
+			// number: the last one counts.
 			s.setEnd(FromServer, end)
-			s.setAck(FromServer, ack)
+			s.setAck(FromServer, s.end[FromClient])
+			s.phase = TCPSynReceived
+		case s.bits&tcpSynKnown != 0 && flags&TCPAck != 0 && ack-s.syn <= maxSYNData:
+			s.begin(s.syn)
+			s.setEnd(FromServer, end)
+			s.setAck(FromServer, s.end[FromClient])
 			s.phase = TCPSynReceived
 			return TCPRestarted
 		}
@@ -194,7 +201,7 @@ func (s *TCPState) handshake(d Dir, flags uint8, end, ack uint32) bool {
 		return false
 	}
 	if d == FromServer {
-		if ack != s.end[FromClient] {
+		if ack-s.end[FromClient] > maxSYNData {
 			// The server still has an older session with these ports and objects
 			// to the SYN; the client will reset that one, by these numbers.
 			s.syn = ack
@@ -270,7 +277,7 @@ func (s *TCPState) reset(d Dir, flags uint8, seq, ack uint32) TCPEvent {
 	case d == FromClient && s.bits&tcpOldAck != 0 && seq == s.syn:
 		return TCPSame // the answer to the server's objection, see handshake
 	case s.phase == TCPSynSent && d == FromServer:
-		fits = flags&TCPAck != 0 && ack == s.end[FromClient]
+		fits = flags&TCPAck != 0 && ack-s.end[FromClient] <= maxSYNData
 	case s.endKnown(d) && s.ackKnown(o):
 		fits = int32(seq-s.ack[o]) >= 0 && int32(seq-s.end[d]) <= 0
 	case s.endKnown(d):

@@ -2,6 +2,7 @@ package clienttable
 
 import (
 	"iter"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -18,6 +19,10 @@ type walker[K comparable] struct {
 func (w *walker[K]) moved(k K, from, to uint32) {
 	switch {
 	case from < w.at && to >= w.at:
+		if i := slices.Index(w.missed, k); i >= 0 {
+			w.missed = slices.Delete(w.missed, i, i+1) // it has yet to be met
+			return
+		}
 		if w.skip == nil {
 			w.skip = make(map[K]struct{})
 		}
@@ -27,7 +32,9 @@ func (w *walker[K]) moved(k K, from, to uint32) {
 			delete(w.skip, k) // it went there and came back
 			return
 		}
-		w.missed = append(w.missed, k)
+		if !slices.Contains(w.missed, k) {
+			w.missed = append(w.missed, k)
+		}
 	}
 }
 
@@ -100,19 +107,20 @@ func (t *Table[K, V]) walkShard(s *shard[K, V], now int64, buf []entry[K, V], f 
 	}
 	for more := true; more; {
 		buf = buf[:0]
+		for _, k := range w.missed {
+			_, home, tag := t.home(t.hashOf(&k))
+			// One that has left and come back meanwhile may lie ahead.
+			if slot, ok := t.find(s, home, tag, &k); ok && (slot-s.first)/segSlots < w.at {
+				take(slot)
+			}
+		}
+		w.missed = w.missed[:0]
 		if int(w.at) < len(s.segMin) {
 			t.eachSlot(s, w.at, take)
 			w.at++
 		} else {
 			more = false
 		}
-		for _, k := range w.missed {
-			_, home, tag := t.home(t.hashOf(&k))
-			if slot, ok := t.find(s, home, tag, &k); ok {
-				take(slot)
-			}
-		}
-		w.missed = w.missed[:0]
 		s.mu.Unlock()
 		for i := range buf {
 			if !f(&buf[i]) {
