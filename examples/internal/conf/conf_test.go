@@ -64,7 +64,7 @@ bogus: 1
 `), &s)
 	require.Error(t, err)
 	for i, want := range []string{
-		`1:1: version is missing: want Format of the file.`,
+		`1:1: version is missing; it says: Format of the file.`,
 		`1:1: naem: unknown key; did you mean name?`,
 		`2:7: addr: `,
 		`3:7: wait: "5": want a duration such as 5s or 1m30s`,

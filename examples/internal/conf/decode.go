@@ -305,7 +305,7 @@ func (f *File) object(n *yaml.Node, v reflect.Value, path string) {
 	}
 	for _, x := range fields {
 		if x.required && !given[x.name] {
-			f.fault(n, path, "%s is missing: want %s", x.name, x.doc)
+			f.fault(n, path, "%s is missing; it says: %s", x.name, x.doc)
 		}
 	}
 }
