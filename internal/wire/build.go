@@ -162,7 +162,7 @@ func (v *View) EchoReply(b []byte, partial bool) (start int) {
 	d := Diff(0).Word(uint16(t[0])<<8, uint16(typ)<<8)
 	t[0] = typ
 	if !partial {
-		binary.BigEndian.PutUint16(t[2:], d.Apply(binary.BigEndian.Uint16(t[2:])))
+		binary.BigEndian.PutUint16(t[2:], notZero(d.Apply(binary.BigEndian.Uint16(t[2:])), t))
 	}
 	PutHeader(b[start:], src[:a], dst[:a], v.Proto, replyTTL, v.TOS(b), int(v.End)-start)
 	return start

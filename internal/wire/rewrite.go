@@ -82,7 +82,7 @@ func (v *View) fixTransport(b []byte, addr, all Diff, partial bool) {
 		}
 	case ProtoICMP: // no pseudo-header: only an identifier counts
 		if !partial {
-			sum = (all - addr).Apply(sum)
+			sum = notZero((all - addr).Apply(sum), b[v.L4:v.End])
 		}
 	default:
 		if partial {
@@ -92,6 +92,20 @@ func (v *View) fixTransport(b []byte, addr, all Diff, partial bool) {
 		}
 	}
 	binary.BigEndian.PutUint16(h, sum)
+}
+
+// notZero returns the updated checksum sum of the ICMP message t. The sum of nothing but zeros, an echo reply of
+// identifier and sequence 0, is 0xffff, which an update cannot know: it finds 0 for all that sums up to nothing.
+func notZero(sum uint16, t []byte) uint16 {
+	if sum != 0 {
+		return sum
+	}
+	for i, c := range t {
+		if c != 0 && i != 2 && i != 3 {
+			return 0
+		}
+	}
+	return 0xffff
 }
 
 // SetTTL writes the time to live or hop limit.
