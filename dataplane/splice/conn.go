@@ -121,7 +121,7 @@ type Conn struct {
 	got        int
 	gaps       []span // what lies behind, in order of offset
 	fin        bool   // the client's FIN is in order
-	finAt      uint32
+	finAt      int    // its offset, if it is known
 	finKnown   bool
 	clientWin  uint16 // as on the wire
 	clientVal  uint32 // the client's latest timestamp
@@ -132,7 +132,8 @@ type Conn struct {
 	deadline   time.Time
 	retransmit time.Time
 	rto        time.Duration
-	began      time.Time // of the current exchange with the server
+	firstRTO   time.Duration // that rto returns to when there is progress (RFC 6298, 5.7)
+	began      time.Time     // of the current exchange with the server
 
 	// The server's side.
 	serverISN uint32
@@ -141,16 +142,21 @@ type Conn struct {
 	scale     uint8  // of the server
 	mss       int    // of segments to the server
 	sent      uint32 // acknowledged by the server
+	high      uint32 // behind all that was sent to it, by us or the client
 	flight    int    // how much of data has been sent to it
 	flightFIN bool
 	tr        Translation
 
 	reply     []byte // Replying: what is sent to the client
 	replyBase uint32
+	replySent int // how much of reply, and the FIN behind it, has been sent
 }
 
 // span is a range of offsets in the client's stream.
 type span struct{ from, to int }
+
+// leastMSS is the smallest segment size that is taken seriously, whatever a peer asks for, as a header's options must not use it up.
+const leastMSS = 48
 
 // mostGaps bounds how many pieces out of order are kept; others are sent again by the client.
 const mostGaps = 8
@@ -158,8 +164,13 @@ const mostGaps = 8
 const firstRTO = time.Second
 
 // Conn makes the connection's state from its first segment, which [Cookies.Check] accepted, at the cost of one
-// buffer of the budget's size. The segment itself is to be handed to FromClient next.
+// buffer of the budget's size. The segment itself is to be handed to FromClient next. Limits of zero take the defaults; others must be ones that
+// [Limits.WithDefaults] accepts.
 func (s Start) Conn(now time.Time, limits Limits) *Conn {
+	limits, err := limits.WithDefaults()
+	if err != nil {
+		panic(err)
+	}
 	return &Conn{
 		start: s, limits: limits, lastVal: s.val, next: s.clientISN + 1, ours: s.ourISN + 1, acked: s.ourISN + 1,
 		deadline: now.Add(limits.Time), data: make([]byte, limits.Budget),
@@ -186,15 +197,23 @@ func (c *Conn) Deadline() time.Time {
 // Translation returns what the connection is translated by, once it is Established.
 func (c *Conn) Translation() Translation { return c.tr }
 
+// expected is the next sequence number of the client's: behind its FIN, if that is in order.
+func (c *Conn) expected() uint32 {
+	if c.fin {
+		return c.next + 1
+	}
+	return c.next
+}
+
 // toClient sends a segment of our own to the client.
 func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, payload []byte) {
-	s := Segment{Seq: seq, Ack: c.next, Flags: flags | ACK, Payload: payload}
-	if c.fin {
-		s.Ack++
-	}
+	s := Segment{Seq: seq, Ack: c.expected(), Flags: flags | ACK, Payload: payload}
 	room := uint32(0)
-	if c.state == Collecting || c.state == Connecting {
+	switch c.state {
+	case Collecting, Connecting:
 		room = uint32(len(c.data) - c.got)
+	case Replying:
+		room = uint32(len(c.data)) // nothing is kept, and a client that cannot send its rest cannot close either
 	}
 	if c.start.scaled {
 		if room > 0 {
@@ -212,21 +231,31 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 // FromClient takes a segment of the client's. forward says that it is to be translated and sent to the server.
 func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forward bool) {
 	if s.Flags&RST != 0 {
-		return c.clientReset(s, emit)
-	}
-	if s.Flags&SYN != 0 || s.Flags&ACK == 0 {
-		// A SYN that was on its way twice: say where we are (RFC 5961, 4).
-		if c.state <= Connecting {
-			c.toClient(now, emit, 0, c.ours, nil)
-		}
-		return None, false
+		return c.clientReset(now, s, emit)
 	}
 	if c.state == Closed {
 		return None, false
 	}
-	if before(c.start.ourISN, s.Ack) && !before(c.ours, s.Ack) || c.state >= Replaying {
+	if s.Flags&SYN != 0 {
+		// One that was on its way twice, or of a client that has forgotten the connection: say where we are, so that the latter
+		// resets it (RFC 5961, 4). Once there is a server it says so itself.
+		if c.state == Replaying {
+			return None, s.Flags&ACK == 0
+		}
+		c.toClient(now, emit, 0, c.edge(), nil)
+		return None, false
+	}
+	if s.Flags&ACK == 0 {
+		return None, false
+	}
+	valid := before(c.start.ourISN, s.Ack) && !before(c.ours, s.Ack)
+	switch {
+	case valid:
+		if c.state == Replying && c.clientWin == 0 && s.Window != 0 {
+			c.replySent = 0 // what a closed window was probed with may have been dropped
+		}
 		c.clientWin = s.Window
-	} else {
+	case c.state != Replaying && c.state != Spliced:
 		return None, false // acknowledges what was never sent
 	}
 	if s.Options.Timestamps && c.start.timestamps {
@@ -235,13 +264,21 @@ func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forwa
 			c.toClient(now, emit, 0, c.ours, nil) // an old duplicate (PAWS, RFC 7323, 5.3)
 			return None, false
 		}
-		if !before(c.next, s.Seq) && (c.clientVal == 0 || before(c.clientVal, val)) {
+		if !before(c.expected(), s.Seq) && (c.clientVal == 0 || before(c.clientVal, val)) {
 			c.clientVal = val // of a segment in order only (RFC 7323, 4.3)
 		}
 	}
 	switch c.state {
 	case Replaying:
-		c.followFIN(s)
+		if valid {
+			c.acked = later(c.acked, s.Ack)
+		}
+		// Bytes that were judged reach the server from here only: the client could send others in their place. It sends again
+		// what is dropped, and by then the server has its own copy.
+		if len(s.Payload) > 0 && before(s.Seq, c.next) {
+			return None, false
+		}
+		c.high = later(c.high, s.end())
 		return None, true
 	case Spliced:
 		return None, true
@@ -251,23 +288,26 @@ func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forwa
 	return c.collect(now, s, emit), false
 }
 
-// followFIN notes a FIN that goes to the server by itself.
-func (c *Conn) followFIN(s *Segment) {
-	if s.Flags&FIN != 0 && !c.finKnown {
-		c.finKnown, c.finAt = true, s.Seq+uint32(len(s.Payload))
+// edge is the sequence number of ours that the client expects next, as far as is known.
+func (c *Conn) edge() uint32 {
+	if c.state == Replying {
+		return c.acked
 	}
+	return c.ours
 }
 
-func (c *Conn) clientReset(s *Segment, emit Emit) (Event, bool) {
+func (c *Conn) clientReset(now time.Time, s *Segment, emit Emit) (Event, bool) {
 	switch c.state {
 	case Collecting, Replying, Connecting:
-		// Only the exact number ends the connection (RFC 5961, 3).
-		if s.Seq != c.next {
+		// Only the exact number ends the connection. Any other in the window is asked about: a client that means it answers with the exact
+		// one (RFC 5961, 3.2).
+		if d := s.Seq - c.expected(); d != 0 {
+			if d < uint32(len(c.data)) {
+				c.toClient(now, emit, 0, c.edge(), nil)
+			}
 			return None, false
 		}
-		if c.state == Connecting {
-			emit(Server, &Segment{Seq: c.start.clientISN + 1, Flags: RST})
-		}
+		c.resetServer(emit)
 		c.state = Closed
 		return Gone, false
 	case Replaying, Spliced:
@@ -280,22 +320,22 @@ func (c *Conn) clientReset(s *Segment, emit Emit) (Event, bool) {
 func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 	had, hadFIN := c.got, c.fin
 	base := c.start.clientISN + 1
-	if len(s.Payload) > 0 {
-		from, payload := int(int32(s.Seq-base)), s.Payload
-		if from < 0 {
-			payload = payload[min(len(payload), -from):]
-			from = 0
-		}
-		if from < len(c.data) {
-			c.place(from, payload[:min(len(payload), len(c.data)-from)])
-		}
+	// Offsets in the stream, in 64 bits: anything may be claimed. What is behind a FIN does not exist.
+	from := int64(int32(s.Seq - base))
+	end := from + int64(len(s.Payload))
+	if s.Flags&FIN != 0 && !c.finKnown && end >= int64(c.placed()) && end <= int64(len(c.data)) {
+		c.finKnown, c.finAt = true, int(end)
 	}
-	if s.Flags&FIN != 0 && !c.finKnown {
-		c.finKnown, c.finAt = true, s.Seq+uint32(len(s.Payload))
+	limit := int64(len(c.data))
+	if c.finKnown {
+		limit = int64(c.finAt)
+	}
+	if first, to := max(from, int64(c.got)), min(end, limit); first < to {
+		c.place(int(first), s.Payload[first-from:to-from])
 	}
 	c.next = base + uint32(c.got)
-	c.fin = c.finKnown && c.next == c.finAt
-	if len(s.Payload) > 0 || s.Flags&FIN != 0 || s.Seq != c.next {
+	c.fin = c.finKnown && c.got == c.finAt
+	if s.end() != s.Seq || s.Seq != c.expected() {
 		c.toClient(now, emit, 0, c.ours, nil)
 	}
 	if c.state != Collecting {
@@ -309,6 +349,14 @@ func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 		return MoreData
 	}
 	return None
+}
+
+// placed is the offset behind all that has arrived.
+func (c *Conn) placed() int {
+	if n := len(c.gaps); n > 0 {
+		return c.gaps[n-1].to
+	}
+	return c.got
 }
 
 // place copies p to offset from and moves the edge of what is in order. The first copy of a byte stays: a later one that differs is not
@@ -372,11 +420,19 @@ func (c *Conn) Abort(now time.Time, emit Emit) {
 	if c.state == Closed || c.state == Spliced {
 		return
 	}
-	c.toClient(now, emit, RST, c.ours, nil)
-	if c.state == Connecting || c.state == Replaying {
-		emit(Server, &Segment{Seq: c.next, Ack: c.serverISN + 1, Flags: RST | ACK})
-	}
+	c.toClient(now, emit, RST, c.edge(), nil)
+	c.resetServer(emit)
 	c.state = Closed
+}
+
+// resetServer resets a server with the number it expects, as it ignores others (RFC 5961, 3.2).
+func (c *Conn) resetServer(emit Emit) {
+	switch c.state {
+	case Connecting:
+		emit(Server, &Segment{Seq: c.start.clientISN + 1, Flags: RST})
+	case Replaying:
+		c.toServer(emit, RST|ACK, c.sent, nil)
+	}
 }
 
 // Tick does what is due at now: it sends again what was not acknowledged and ends what takes too long.
@@ -389,7 +445,7 @@ func (c *Conn) Tick(now time.Time, emit Emit) Event {
 		}
 	case Connecting:
 		if !now.Before(c.deadline) {
-			emit(Server, &Segment{Seq: c.start.clientISN + 1, Flags: RST})
+			c.resetServer(emit)
 			return c.serverLost()
 		}
 		if !c.retransmit.IsZero() && !now.Before(c.retransmit) {
@@ -402,6 +458,12 @@ func (c *Conn) Tick(now time.Time, emit Emit) Event {
 			return Gone
 		}
 		if !c.retransmit.IsZero() && !now.Before(c.retransmit) {
+			if c.sent == c.expected() {
+				// There was nothing to replay, and the server need not say anything. Had it missed our ACK, its next SYN-ACK would make
+				// the client repeat it (RFC 9293, 3.10.7.4).
+				c.state = Spliced
+				return Done
+			}
 			c.backOff(now)
 			c.replay(emit, true)
 		}
@@ -417,6 +479,15 @@ func (c *Conn) Tick(now time.Time, emit Emit) Event {
 	}
 	return None
 }
+
+// startTimer begins the timer of retransmissions.
+func (c *Conn) startTimer(now time.Time, rto time.Duration) {
+	c.firstRTO, c.rto = rto, rto
+	c.retransmit = now.Add(rto)
+}
+
+// progress is that the peer has acknowledged something.
+func (c *Conn) progress(now time.Time) { c.startTimer(now, c.firstRTO) }
 
 func (c *Conn) backOff(now time.Time) {
 	c.rto = min(2*c.rto, 8*time.Second)

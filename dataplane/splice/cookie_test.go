@@ -41,7 +41,7 @@ func TestCookieRemembersTheOptions(t *testing.T) {
 				require.Equal(t, o.Scale, s.clientScale)
 			}
 			require.Equal(t, a.Options.SACKPermitted, s.sack)
-			if mss >= 216 {
+			if mss >= 88 {
 				require.LessOrEqual(t, s.clientMSS, mss)
 			}
 			require.False(t, before(c.clock(epoch), a.Options.TSVal) && o.Timestamps, "a timestamp ahead of the clock")

@@ -111,6 +111,9 @@ type host struct {
 	refuse, mute bool
 	opt          Options // what it offers
 	window       int     // that it grants, in bytes
+	paused       bool    // reads nothing: the window closes as it fills
+	edge         uint32  // the right one of the window, as far as it was promised
+	dead         bool    // has reset the connection, and answers what still comes
 
 	established, closed, reset bool
 	isn, una, nxt, max         uint32
@@ -148,9 +151,15 @@ func (h *host) segment(flags uint8, seq uint32, payload []byte) {
 			s.Options.Timestamps = h.opt.Timestamps && h.peerOffered.Timestamps
 		}
 		s.Window = uint16(min(h.window, 0xffff))
+		h.edge = later(h.edge, h.rcvNxt+uint32(s.Window))
 	} else {
 		s.Options.Timestamps = h.ts
-		s.Window = uint16(min(h.window>>h.scale, 0xffff))
+		win := h.window
+		if h.paused {
+			win = max(0, int(int32(h.edge-h.rcvNxt)))
+		}
+		s.Window = uint16(min(win>>h.scale, 0xffff))
+		h.edge = later(h.edge, h.rcvNxt+uint32(s.Window)<<h.scale)
 	}
 	if s.Options.Timestamps {
 		h.tsLast = h.clock()
@@ -183,8 +192,45 @@ func (h *host) addSACK(b []byte) []byte {
 	return out
 }
 
+// ack sends an acknowledgement with the latest number that the peer's window allows.
+func (h *host) ack() {
+	h.segment(ACK, later(h.una, earlierOf(h.max, h.una+h.peerWindow)), nil)
+}
+
+func earlierOf(a, b uint32) uint32 {
+	if before(a, b) {
+		return a
+	}
+	return b
+}
+
+// resume reads again and says so.
+func (h *host) resume() {
+	if h.paused {
+		h.paused = false
+		if h.established && !h.reset {
+			h.ack()
+		}
+	}
+}
+
+// abort resets the connection.
+func (h *host) abort() {
+	h.dead, h.reset = true, true
+	h.segment(RST|ACK, h.max, nil)
+}
+
+// isnNow is often close to the wrap.
+func (w *world) isnNow() uint32 {
+	n := w.rng.Uint32()
+	if n%3 == 0 {
+		return -(n % 5000)
+	}
+	return n
+}
+
 func (h *host) connect() {
-	h.isn = h.w.rng.Uint32()
+	h.isn = h.w.isnNow()
 	h.una, h.nxt, h.max = h.isn, h.isn+1, h.isn+1
 	h.segment(SYN, h.isn, nil)
 	h.arm()
@@ -220,7 +266,7 @@ func (h *host) push() {
 		if from > len(h.out) { // the FIN is out
 			return
 		}
-		room := int(h.una+h.peerWindow) - int(h.nxt)
+		room := int(int32(h.una + h.peerWindow - h.nxt))
 		n := min(h.mss, len(h.out)-from, max(0, room))
 		flags := uint8(ACK)
 		last := from+n == len(h.out)
@@ -258,6 +304,10 @@ func (h *host) receive(b []byte) {
 	if !Parse(b, &s) {
 		h.w.fail("%s got a malformed segment % x", h.name, b)
 	}
+	if h.dead && s.Flags&(RST|ACK) == ACK {
+		r := Segment{Seq: s.Ack, Flags: RST}
+		h.emit(r.Append(nil, 1, 2))
+	}
 	if h.reset || h.mute {
 		return
 	}
@@ -269,10 +319,10 @@ func (h *host) receive(b []byte) {
 			return
 		}
 		if h.rcvNxt == 0 {
-			h.isn = h.w.rng.Uint32()
+			h.isn = h.w.isnNow()
 			h.una, h.nxt, h.max = h.isn, h.isn+1, h.isn+1
 		}
-		h.irs, h.rcvNxt = s.Seq, s.Seq+1
+		h.irs, h.rcvNxt, h.edge = s.Seq, s.Seq+1, s.Seq+1
 		h.negotiate(&s)
 		h.segment(SYN|ACK, h.isn, nil)
 		h.arm()
@@ -280,7 +330,7 @@ func (h *host) receive(b []byte) {
 	}
 	if !h.passive && !h.established {
 		if s.Flags&(SYN|ACK) == SYN|ACK && s.Ack == h.isn+1 {
-			h.irs, h.rcvNxt, h.una = s.Seq, s.Seq+1, s.Ack
+			h.irs, h.rcvNxt, h.edge, h.una = s.Seq, s.Seq+1, s.Seq+1, s.Ack
 			h.negotiate(&s)
 			h.established = true
 			h.segment(ACK, h.nxt, nil)
@@ -296,11 +346,13 @@ func (h *host) receive(b []byte) {
 	if s.Flags&RST != 0 {
 		if s.Seq == h.rcvNxt {
 			h.reset = true
+		} else if s.Seq-h.rcvNxt < h.edge-h.rcvNxt {
+			h.ack() // challenge
 		}
 		return
 	}
 	if s.Flags&SYN != 0 {
-		h.segment(ACK, h.nxt, nil) // challenge
+		h.ack() // challenge
 		return
 	}
 	if h.ts != s.Options.Timestamps {
@@ -308,7 +360,7 @@ func (h *host) receive(b []byte) {
 	}
 	if h.ts {
 		if before(s.Options.TSVal, h.tsRecent) {
-			h.segment(ACK, h.nxt, nil) // PAWS
+			h.ack() // PAWS
 			return
 		}
 		if before(h.clock(), s.Options.TSEcr) || h.established && s.Options.TSEcr-h.tsOffset > uint32(10*time.Minute/time.Millisecond) {
@@ -317,6 +369,10 @@ func (h *host) receive(b []byte) {
 		if !before(h.rcvNxt, s.Seq) {
 			h.tsRecent = s.Options.TSVal
 		}
+	}
+	if !h.acceptable(&s) {
+		h.ack()
+		return
 	}
 	if before(h.max, s.Ack) {
 		h.w.fail("%s: acknowledges %d beyond %d", h.name, s.Ack-h.isn, h.max-h.isn)
@@ -334,12 +390,38 @@ func (h *host) receive(b []byte) {
 	if !before(s.Ack, h.una) {
 		h.peerWindow = uint32(s.Window) << h.peerScale
 	}
-	if int32(s.end()-(h.rcvNxt+uint32(h.window))) > 1<<h.w.lb.cookies.offer.Scale { // a promised scale coarser than the server's window
-		h.w.fail("%s: %d bytes beyond its window of %d", h.name, s.end()-h.rcvNxt, h.window)
+	if beyond := int32(s.end() - h.edge); beyond > h.slack() && len(s.Payload) > 1 {
+		h.w.fail("%s: %d bytes beyond its window of %d", h.name, beyond, h.window)
+	} else if beyond > 0 && !(s.end() == h.edge+1 && s.Flags&FIN != 0) {
+		s.Payload = s.Payload[:max(0, len(s.Payload)-int(beyond))] // a probe, or by a scale that is coarser
+		s.Flags &^= FIN
+		if h.paused && len(s.Payload) == 0 {
+			h.ack()
+			return
+		}
 	}
 	h.take(&s)
 	if h.established {
 		h.push()
+	}
+}
+
+// slack is how far a promised scale that is coarser than a host's window may mislead its peer.
+func (h *host) slack() int32 { return 1 << max(h.w.lb.cookies.offer.Scale, h.scale, 1) }
+
+// acceptable is the first test of a segment (RFC 9293, 3.10.7.4), with the slack.
+func (h *host) acceptable(s *Segment) bool {
+	win := h.edge - h.rcvNxt
+	in := func(seq uint32) bool { return seq-h.rcvNxt < win+uint32(h.slack()) }
+	switch n := s.end() - s.Seq; {
+	case n == 0 && win == 0:
+		return s.Seq == h.rcvNxt
+	case n == 0:
+		return in(s.Seq)
+	case win == 0:
+		return s.Seq == h.rcvNxt // its acknowledgement counts
+	default:
+		return in(s.Seq) || in(s.end()-1)
 	}
 }
 
@@ -410,8 +492,8 @@ func (h *host) take(s *Segment) {
 		h.peerFIN = true
 		h.rcvNxt++
 	}
-	if len(s.Payload) > 0 || s.Flags&FIN != 0 || s.end() == s.Seq && s.Seq == h.rcvNxt-1 { // the last is a probe
-		h.segment(ACK, h.nxt, nil)
+	if len(s.Payload) > 0 || s.Flags&FIN != 0 {
+		h.ack()
 	}
 	if h.onData != nil {
 		h.onData()
@@ -482,10 +564,24 @@ func (l *balancer) tick() {
 	l.w.after(20*time.Millisecond, l.tick)
 }
 
+// gone answers what comes for a connection that has ended.
+func (l *balancer) gone(side Side, s *Segment) bool {
+	if l.conn == nil || l.conn.State() != Closed {
+		return false
+	}
+	if s.Flags&(RST|ACK) == ACK {
+		l.emit(side, &Segment{Seq: s.Ack, Flags: RST})
+	}
+	return true
+}
+
 func (l *balancer) fromClient(b []byte) {
 	var s Segment
 	if !Parse(b, &s) {
 		l.w.fail("malformed from client")
+	}
+	if l.gone(Client, &s) {
+		return
 	}
 	if l.conn == nil {
 		if s.Flags&(SYN|ACK) == SYN {
@@ -523,6 +619,9 @@ func (l *balancer) fromServer(from int) func([]byte) {
 		var s Segment
 		if !Parse(b, &s) {
 			l.w.fail("malformed from server")
+		}
+		if l.gone(Server, &s) {
+			return
 		}
 		forward := true
 		if l.conn.State() != Spliced {

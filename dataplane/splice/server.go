@@ -10,8 +10,7 @@ func (c *Conn) Connect(now time.Time, emit Emit) {
 	c.state = Connecting
 	c.began = now
 	c.deadline = now.Add(c.limits.ServerTime)
-	c.rto = firstRTO
-	c.retransmit = now.Add(c.rto)
+	c.startTimer(now, firstRTO)
 	c.sendSYN(emit)
 }
 
@@ -71,14 +70,11 @@ func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
 	}
 	c.serverISN, c.serverVal, c.scale = s.Seq, o.TSVal, o.Scale
 	c.serverWin = s.Window // that of a SYN is not scaled (RFC 7323, 2.2)
-	mss := int(o.MSS)
+	mss := o.MSS
 	if mss == 0 {
 		mss = 536
 	}
-	c.mss = mss
-	if c.start.timestamps {
-		c.mss -= 12
-	}
+	c.mss = c.start.segmentSize(mss)
 	c.tr = Translation{Seq: c.ours - (s.Seq + 1)}
 	if c.start.timestamps {
 		// The server's clock goes on where ours stopped.
@@ -90,24 +86,26 @@ func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
 	}
 	c.state = Replaying
 	c.deadline = now.Add(c.limits.ReplayTime)
-	c.rto = min(max(2*now.Sub(c.began), 200*time.Millisecond), 3*time.Second)
-	c.retransmit = now.Add(c.rto)
-	c.sent, c.flight, c.flightFIN = isn+1, 0, false
+	c.startTimer(now, min(max(2*now.Sub(c.began), 200*time.Millisecond), 3*time.Second))
+	c.sent, c.high, c.flight, c.flightFIN = isn+1, isn+1, 0, false
 	c.gaps = nil // what is out of order comes again, straight to the server
-	c.replay(emit, false)
+	if !c.replay(emit, false) {
+		c.toServer(emit, ACK, isn+1, nil)
+	}
 	return Established
 }
 
-// replay sends the server the data collected as far as its window lets, and an ACK where there is nothing to send. A timer's call sends the first
-// segment that is not acknowledged again, at least a byte of it, so that a closed window is probed (RFC 9293, 3.8.6.1).
-func (c *Conn) replay(emit Emit, timer bool) {
+// replay sends the server the data collected as far as its window lets, and reports whether that was anything. A timer's call sends the first
+// segment that is not acknowledged again, at least a byte of it, so that a closed window is probed (RFC 9293, 3.8.6.1); what was sent
+// behind it counts as lost.
+func (c *Conn) replay(emit Emit, timer bool) (any bool) {
 	base := c.start.clientISN + 1
 	acked := min(int(c.sent-base), c.got)
 	from, limit := max(c.flight, acked), min(c.got, acked+int(c.serverWin))
 	if timer {
 		from, limit = acked, min(c.got, acked+max(1, min(c.mss, int(c.serverWin))))
+		c.flight, c.flightFIN = acked, false
 	}
-	any := false
 	for from < limit {
 		to := min(from+c.mss, limit)
 		flags := uint8(ACK)
@@ -122,17 +120,16 @@ func (c *Conn) replay(emit Emit, timer bool) {
 		from, any = to, true
 	}
 	c.flight = max(c.flight, from)
-	if from == c.got && c.fin && (timer && !any || !c.flightFIN) {
+	if c.flight == c.got && c.fin && !c.flightFIN {
 		c.flightFIN, any = true, true
 		c.toServer(emit, ACK|FIN, base+uint32(c.got), nil)
 	}
-	if !any {
-		c.toServer(emit, ACK, base+uint32(max(c.flight, acked)), nil)
-	}
+	return any
 }
 
 func (c *Conn) toServer(emit Emit, flags uint8, seq uint32, payload []byte) {
-	s := Segment{Seq: seq, Ack: later(c.serverISN+1, c.acked-c.tr.Seq), Flags: flags, Window: c.clientWin, Payload: payload}
+	s := Segment{Seq: seq, Ack: c.acked - c.tr.Seq, Flags: flags, Window: c.clientWin, Payload: payload}
+	c.high = later(c.high, s.end())
 	if c.start.timestamps {
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.clientVal, c.serverVal
 	}
@@ -141,9 +138,17 @@ func (c *Conn) toServer(emit Emit, flags uint8, seq uint32, payload []byte) {
 
 // replayAnswered follows the server's acknowledgements until it has all that was acknowledged to the client.
 func (c *Conn) replayAnswered(now time.Time, s *Segment, emit Emit) (Event, bool) {
+	seq := s.Seq + c.tr.Seq // as the client knows it
 	if s.Flags&RST != 0 {
-		c.state = Spliced // the client gets the reset, translated
-		return Done, true
+		// The client gets the reset, translated, and judges it. Only one that it cannot doubt ends the replay: a forged one must not.
+		switch {
+		case seq == c.acked || seq == c.ours:
+			c.state = Spliced
+			return Done, true
+		case before(seq, c.acked) || seq-c.acked > 1<<30:
+			return None, false
+		}
+		return None, true
 	}
 	if s.Flags&SYN != 0 {
 		// Our ACK was lost: the SYN-ACK comes again.
@@ -152,29 +157,29 @@ func (c *Conn) replayAnswered(now time.Time, s *Segment, emit Emit) (Event, bool
 		}
 		return None, false
 	}
+	if s.Flags&ACK == 0 || before(s.Ack, c.start.clientISN+1) || before(c.high, s.Ack) {
+		return None, false // acknowledges what was never sent
+	}
 	if s.Options.Timestamps && !before(s.Options.TSVal, c.serverVal) {
 		c.serverVal = s.Options.TSVal
 	}
-	if s.Flags&ACK == 0 {
-		return None, false
+	if end := s.end() + c.tr.Seq; end-c.acked < 1<<30 {
+		c.ours = later(c.ours, end)
 	}
-	c.serverWin = uint16(min(int(s.Window)<<c.serverScale(), 0xffff))
-	all := c.next
-	if c.fin {
-		all++
+	window := uint16(min(int(s.Window)<<c.serverScale(), 0xffff))
+	if c.serverWin == 0 && window != 0 {
+		c.flight, c.flightFIN = 0, false // what a closed window was probed with may have been dropped
 	}
+	c.serverWin = window
 	if before(c.sent, s.Ack) {
 		c.sent = s.Ack
-		c.retransmit = now.Add(c.rto)
+		c.progress(now)
 	}
-	if !before(c.sent, all) {
+	if !before(c.sent, c.expected()) {
 		c.state = Spliced
-		c.data = nil
 		return Done, true
 	}
-	if c.flight < c.got {
-		c.replay(emit, false)
-	}
+	c.replay(emit, false)
 	return None, true
 }
 

@@ -187,11 +187,19 @@ func TestClientResets(t *testing.T) {
 	w.client.write([]byte("GET"), false)
 	w.run(func() bool { return w.lb.conn != nil && len(w.lb.conn.Data()) == 3 })
 	none := func(Side, *Segment) { t.Fatal("a reset was answered") }
-	for _, seq := range []uint32{0, 42, w.client.nxt - 1, w.client.nxt + 1000} {
+	for _, seq := range []uint32{w.client.nxt - 1, w.client.nxt + 1<<31, w.client.nxt + 4000} {
 		ev, _ := w.lb.conn.FromClient(w.now, &Segment{Seq: seq, Flags: RST}, none)
 		require.Equal(t, None, ev, "a blind reset ended the connection")
 	}
-	ev, _ := w.lb.conn.FromClient(w.now, &Segment{Seq: w.client.nxt, Flags: RST}, none)
+	asked := 0
+	ev, _ := w.lb.conn.FromClient(w.now, &Segment{Seq: w.client.nxt + 1000, Flags: RST}, func(to Side, s *Segment) {
+		asked++
+		require.Equal(t, ACK, int(s.Flags))
+		require.Equal(t, w.client.nxt, s.Ack)
+	})
+	require.Equal(t, None, ev)
+	require.Equal(t, 1, asked, "a reset in the window is asked about")
+	ev, _ = w.lb.conn.FromClient(w.now, &Segment{Seq: w.client.nxt, Flags: RST}, none)
 	require.Equal(t, Gone, ev)
 	require.Equal(t, Closed, w.lb.conn.State())
 }
