@@ -157,7 +157,8 @@ func requireEncapsulated(t *testing.T, name string, in, out, want []byte, tun Tu
 	t.Helper()
 	v6 := out[0]>>4 == 6
 	over := wire.IPv4Len
-	proto, to, tos := out[9], netip.Addr{}, out[1]
+	var to netip.Addr
+	proto, tos := out[9], out[1]
 	if v6 {
 		over, proto, to, tos = wire.IPv6Len, out[6], netip.AddrFrom16([16]byte(out[24:40])), out[0]<<4|out[1]>>4
 	} else {
