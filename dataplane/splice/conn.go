@@ -214,6 +214,8 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 		room = uint32(len(c.data) - c.got)
 	case Replying:
 		room = uint32(len(c.data)) // nothing is kept, and a client that cannot send its rest cannot close either
+	case Replaying:
+		room = uint32(max(0, int(c.serverWin)-int(c.next-c.sent)))
 	}
 	if c.start.scaled {
 		if room > 0 {
@@ -222,7 +224,11 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 	}
 	s.Window = uint16(min(room, 0xffff))
 	if c.start.timestamps {
-		c.lastVal = later(c.lastVal, c.start.cookies.clock(now))
+		if c.state == Replaying {
+			c.lastVal = later(c.lastVal, c.serverVal+c.tr.TS) // not ahead of the server's
+		} else {
+			c.lastVal = later(c.lastVal, c.start.cookies.clock(now))
+		}
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.lastVal, c.clientVal
 	}
 	emit(Client, &s)
@@ -238,11 +244,10 @@ func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forwa
 	}
 	if s.Flags&SYN != 0 {
 		// One that was on its way twice, or of a client that has forgotten the connection: say where we are, so that the latter
-		// resets it (RFC 5961, 4). Once there is a server it says so itself.
-		if c.state == Replaying {
-			return None, s.Flags&ACK == 0
+		// resets it (RFC 5961, 4). A server must not get one: in a handshake of its own it would agree on other options.
+		if c.state != Spliced {
+			c.toClient(now, emit, 0, c.edge(), nil)
 		}
-		c.toClient(now, emit, 0, c.edge(), nil)
 		return None, false
 	}
 	if s.Flags&ACK == 0 {
@@ -255,24 +260,22 @@ func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forwa
 			c.replySent = 0 // what a closed window was probed with may have been dropped
 		}
 		c.clientWin = s.Window
-	case c.state != Replaying && c.state != Spliced:
+	case c.state != Spliced:
 		return None, false // acknowledges what was never sent
 	}
-	if s.Options.Timestamps && c.start.timestamps {
+	if s.Options.Timestamps && c.start.timestamps && valid {
 		val := s.Options.TSVal
 		if c.clientVal != 0 && before(val, c.clientVal) && c.state <= Connecting {
 			c.toClient(now, emit, 0, c.ours, nil) // an old duplicate (PAWS, RFC 7323, 5.3)
 			return None, false
 		}
-		if !before(c.expected(), s.Seq) && (c.clientVal == 0 || before(c.clientVal, val)) {
-			c.clientVal = val // of a segment in order only (RFC 7323, 4.3)
+		if c.expected()-s.Seq <= 0xffff && (c.clientVal == 0 || before(c.clientVal, val)) {
+			c.clientVal = val // of a segment in order, or sent again, only (RFC 7323, 4.3)
 		}
 	}
 	switch c.state {
 	case Replaying:
-		if valid {
-			c.acked = later(c.acked, s.Ack)
-		}
+		c.acked = later(c.acked, s.Ack)
 		// Bytes that were judged reach the server from here only: the client could send others in their place. It sends again
 		// what is dropped, and by then the server has its own copy.
 		if len(s.Payload) > 0 && before(s.Seq, c.next) {

@@ -238,8 +238,17 @@ func TestSYNOfAClientThatForgot(t *testing.T) {
 	r := newRig(t, Options{}, nil, Limits{})
 	r.say(0, 0, "GET")
 	r.established(1460, 0xffff)
-	_, forward := r.client(Segment{Seq: 4711, Flags: SYN})
-	require.True(t, forward, "the server knows better")
+	_, forward := r.server(0, 0, 0, 0xffff, "some")
+	require.True(t, forward)
+	r.took(Client)
+	_, forward = r.client(Segment{Seq: 4711, Flags: SYN})
+	require.False(t, forward, "the server would start over")
+	s := r.took(Client)
+	require.Equal(t, r.isn+4, s[0].Ack)
+	require.Equal(t, r.ours+4, s[0].Seq)
+	require.NotZero(t, s[0].Window)
+	_, forward = r.client(Segment{Seq: s[0].Ack, Flags: RST})
+	require.True(t, forward)
 	r = newRig(t, Options{}, nil, Limits{})
 	r.client(Segment{Seq: r.isn + 1})
 	r.client(Segment{Seq: r.isn + 1, Flags: FIN})
@@ -371,8 +380,11 @@ func TestAnswerBeforeTheRequestIsReplayed(t *testing.T) {
 	r.took(Server)
 	r.tick()
 	require.Equal(t, r.sis+1+uint32(at), r.took(Server)[0].Ack)
-	// An acknowledgement of what the server never sent is passed on, but not repeated.
-	r.client(Segment{Seq: r.isn + 1 + 14, Ack: r.ours + uint32(at) + 1, Flags: ACK, Window: 0xffff})
+	// What acknowledges more than the server sent is forged.
+	_, forward := r.client(Segment{Seq: r.isn + 1 + 1<<30, Ack: r.ours + uint32(at) + 1, Flags: ACK, Window: 0xffff})
+	require.False(t, forward)
+	ev, _ := r.server(0, at, 15, 0, "")
+	require.Equal(t, None, ev, "nor does it widen what the server may acknowledge")
 	r.tick()
 	require.Equal(t, r.sis+1+uint32(at), r.took(Server)[0].Ack)
 }
@@ -559,4 +571,19 @@ func TestAConnIsBounded(t *testing.T) {
 		require.Len(t, r.c.data, 1000)
 	}
 	require.Equal(t, TimeUp, r.tick(), "and it does not live long")
+}
+
+func TestForgedTimestampsDoNotReachTheServer(t *testing.T) {
+	r := newRig(t, Options{Timestamps: true, TSVal: 5}, nil, Limits{})
+	ts := Options{Timestamps: true, TSVal: 6}
+	r.client(Segment{Seq: r.isn + 1, Ack: r.ours, Flags: ACK, Window: 0xffff, Payload: []byte("GET"), Options: ts})
+	r.c.Connect(r.now, r.emit)
+	r.c.FromServer(r.now, &Segment{Seq: r.sis, Ack: r.isn + 1, Flags: SYN | ACK, Window: 2, Options: Options{MSS: 1460, Timestamps: true, TSVal: 9}}, r.emit)
+	r.took(Server)
+	r.client(Segment{Seq: r.isn + 1, Ack: r.ours + 99, Flags: ACK, Window: 1, Options: Options{Timestamps: true, TSVal: 1 << 30}})
+	r.client(Segment{Seq: r.isn - 1<<20, Ack: r.ours, Flags: ACK, Window: 0xffff, Options: Options{Timestamps: true, TSVal: 1 << 30}})
+	r.tick()
+	s := r.took(Server)[0]
+	require.Equal(t, uint32(6), s.Options.TSVal)
+	require.Equal(t, uint16(0xffff), s.Window)
 }

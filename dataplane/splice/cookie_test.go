@@ -276,3 +276,76 @@ func BenchmarkTranslate(b *testing.B) {
 		tr.ToClient(seg, noChange{})
 	}
 }
+
+func TestClocksOfBalancersMayDiffer(t *testing.T) {
+	secret := []byte("0123456789abcdef")
+	for ahead := -140 * time.Second; ahead <= 140*time.Second; ahead += time.Second {
+		a, err := NewCookies(secret, nil)
+		require.NoError(t, err)
+		at := epoch.Add(ahead) // the answering balancer's clock
+		s := a.Answer(at, tuple, &Segment{Seq: 1000, Flags: SYN, Options: Options{Timestamps: true}})
+		ack := Segment{Seq: 1001, Ack: s.Seq + 1, Flags: ACK, Options: Options{Timestamps: true, TSEcr: s.Options.TSVal}}
+		start, ok := a.Check(epoch, tuple, &ack)
+		switch {
+		case ahead >= -64*time.Second && ahead <= 64*time.Second:
+			require.True(t, ok, ahead)
+			var sent Segment
+			start.Conn(epoch, Limits{}).FromClient(epoch, &Segment{Seq: 1001, Ack: s.Seq + 1, Flags: ACK, Payload: []byte("x"), Options: ack.Options}, func(_ Side, s *Segment) { sent = *s })
+			require.False(t, before(sent.Options.TSVal, s.Options.TSVal), "timestamps never go back")
+		case ahead < -128*time.Second || ahead >= 128*time.Second:
+			require.False(t, ok, ahead)
+		}
+		require.Equal(t, ok, a.Recent(epoch, &ack))
+	}
+}
+
+func TestSecretsChangeWhileRunning(t *testing.T) {
+	older, newer, third := []byte("0123456789abcdef"), []byte("fedcba9876543210"), []byte("thirdthirdthird!")
+	c, err := NewCookies(older, nil)
+	require.NoError(t, err)
+	accepted := func(a Segment) bool {
+		_, ok := c.Check(epoch, tuple, &Segment{Seq: 1001, Ack: a.Seq + 1, Flags: ACK})
+		return ok
+	}
+	first := answered(t, c, Segment{Seq: 1000})
+	clock := c.clock(epoch)
+	require.NoError(t, c.SetSecrets(newer, older))
+	second := answered(t, c, Segment{Seq: 1000})
+	require.NotEqual(t, first.Seq, second.Seq)
+	require.True(t, accepted(first))
+	require.True(t, accepted(second))
+	require.Equal(t, clock, c.clock(epoch), "connections go on by the same clock")
+	require.NoError(t, c.SetSecrets(newer))
+	require.False(t, accepted(first))
+	require.True(t, accepted(second))
+	require.NoError(t, c.SetSecrets(third, older, newer))
+	require.True(t, accepted(first))
+	require.True(t, accepted(second))
+
+	require.ErrorContains(t, c.SetSecrets(), "0 secrets: want 1 to 3")
+	require.ErrorContains(t, c.SetSecrets(older, []byte("short"), nil), "secret 1 of 5 bytes: want 16")
+	require.ErrorContains(t, c.SetSecrets(older, older, older, older), "4 secrets: want 1 to 3")
+	require.True(t, accepted(first), "an error changes nothing")
+
+	require.NoError(t, c.SetSecrets(older, newer))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 1000 {
+			_ = c.SetSecrets(newer, older)
+		}
+	}()
+	for range 1000 {
+		require.True(t, accepted(answered(t, c, Segment{Seq: 1000})))
+	}
+	<-done
+}
+
+func TestSmallSegmentsOfClients(t *testing.T) {
+	for _, mss := range []uint16{88, 100, 215, 216, 535} {
+		require.LessOrEqual(t, mssClasses[mssClass(mss)], mss)
+	}
+	_, err := NewCookies(nil, &Offer{Scale: 15, MSS: 10})
+	require.ErrorContains(t, err, "Scale: 15")
+	require.ErrorContains(t, err, "MSS: 10", "all faults at once")
+}

@@ -115,7 +115,8 @@ type host struct {
 	edge         uint32  // the right one of the window, as far as it was promised
 	dead         bool    // has reset the connection, and answers what still comes
 
-	established, closed, reset bool
+	begun, established, closed bool
+	reset                      bool
 	isn, una, nxt, max         uint32
 	out                        []byte
 	fin                        bool // to be sent after out
@@ -132,6 +133,8 @@ type host struct {
 	peerFINAt                  uint32
 	peerFINKnown               bool
 	timer                      int
+	challenged                 time.Time
+	armed                      bool
 	onData                     func()
 	peerOffered                Options
 }
@@ -197,6 +200,14 @@ func (h *host) ack() {
 	h.segment(ACK, later(h.una, earlierOf(h.max, h.una+h.peerWindow)), nil)
 }
 
+// challenge answers what is refused, seldom if it carries nothing, as else two hosts could go on for ever (RFC 5961, 7).
+func (h *host) challenge(s *Segment) {
+	if len(s.Payload) > 0 || h.w.now.Sub(h.challenged) >= 300*time.Millisecond {
+		h.challenged = h.w.now
+		h.ack()
+	}
+}
+
 func earlierOf(a, b uint32) uint32 {
 	if before(a, b) {
 		return a
@@ -239,8 +250,13 @@ func (h *host) connect() {
 func (h *host) arm() {
 	h.timer++
 	id := h.timer
+	h.armed = true
 	h.w.after(400*time.Millisecond, func() {
-		if id != h.timer || h.closed || h.reset || h.una == h.nxt && h.established && (len(h.out) == 0 || h.peerWindow != 0) {
+		if id != h.timer {
+			return
+		}
+		h.armed = false
+		if h.closed || h.reset || h.una == h.nxt && h.established && (len(h.out) == 0 || h.peerWindow != 0) {
 			return
 		}
 		switch {
@@ -274,6 +290,9 @@ func (h *host) push() {
 			flags |= FIN
 		}
 		if n == 0 && flags&FIN == 0 {
+			if from < len(h.out) && !h.armed {
+				h.arm() // to probe the window
+			}
 			return
 		}
 		if h.w.rng.IntN(20) == 0 && n > 1 && h.w.jitter > 0 {
@@ -318,11 +337,11 @@ func (h *host) receive(b []byte) {
 			h.emit(r.Append(nil, 2, 1))
 			return
 		}
-		if h.rcvNxt == 0 {
+		if !h.begun {
 			h.isn = h.w.isnNow()
 			h.una, h.nxt, h.max = h.isn, h.isn+1, h.isn+1
 		}
-		h.irs, h.rcvNxt, h.edge = s.Seq, s.Seq+1, s.Seq+1
+		h.begun, h.irs, h.rcvNxt, h.edge = true, s.Seq, s.Seq+1, s.Seq+1
 		h.negotiate(&s)
 		h.segment(SYN|ACK, h.isn, nil)
 		h.arm()
@@ -330,7 +349,7 @@ func (h *host) receive(b []byte) {
 	}
 	if !h.passive && !h.established {
 		if s.Flags&(SYN|ACK) == SYN|ACK && s.Ack == h.isn+1 {
-			h.irs, h.rcvNxt, h.edge, h.una = s.Seq, s.Seq+1, s.Seq+1, s.Ack
+			h.begun, h.irs, h.rcvNxt, h.edge, h.una = true, s.Seq, s.Seq+1, s.Seq+1, s.Ack
 			h.negotiate(&s)
 			h.established = true
 			h.segment(ACK, h.nxt, nil)
@@ -340,19 +359,19 @@ func (h *host) receive(b []byte) {
 		}
 		return
 	}
-	if h.rcvNxt == 0 {
+	if !h.begun {
 		return // before any SYN
 	}
 	if s.Flags&RST != 0 {
 		if s.Seq == h.rcvNxt {
 			h.reset = true
 		} else if s.Seq-h.rcvNxt < h.edge-h.rcvNxt {
-			h.ack() // challenge
+			h.challenge(&s)
 		}
 		return
 	}
 	if s.Flags&SYN != 0 {
-		h.ack() // challenge
+		h.challenge(&s)
 		return
 	}
 	if h.ts != s.Options.Timestamps {
@@ -360,7 +379,7 @@ func (h *host) receive(b []byte) {
 	}
 	if h.ts {
 		if before(s.Options.TSVal, h.tsRecent) {
-			h.ack() // PAWS
+			h.challenge(&s) // PAWS
 			return
 		}
 		if before(h.clock(), s.Options.TSEcr) || h.established && s.Options.TSEcr-h.tsOffset > uint32(10*time.Minute/time.Millisecond) {
@@ -371,7 +390,7 @@ func (h *host) receive(b []byte) {
 		}
 	}
 	if !h.acceptable(&s) {
-		h.ack()
+		h.challenge(&s)
 		return
 	}
 	if before(h.max, s.Ack) {
@@ -406,8 +425,14 @@ func (h *host) receive(b []byte) {
 	}
 }
 
-// slack is how far a promised scale that is coarser than a host's window may mislead its peer.
-func (h *host) slack() int32 { return 1 << max(h.w.lb.cookies.offer.Scale, h.scale, 1) }
+// slack is how far its peer may be misled: by a promised scale that is coarser than a host's window, and by the room that the balancer had.
+func (h *host) slack() int32 {
+	n := int32(1) << max(h.w.lb.cookies.offer.Scale, h.scale, 1)
+	if h.passive {
+		n += int32(max(h.w.lb.limits.Budget, int(h.w.lb.cookies.offer.Window)))
+	}
+	return n
+}
 
 // acceptable is the first test of a segment (RFC 9293, 3.10.7.4), with the slack.
 func (h *host) acceptable(s *Segment) bool {

@@ -251,7 +251,10 @@ func TestPiecesInAnyOrder(t *testing.T) {
 
 func FuzzNetwork(f *testing.F) {
 	f.Add(uint64(1))
-	f.Fuzz(func(t *testing.T, seed uint64) { bad(t, seed) })
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		bad(t, seed)
+		adverse(t, seed)
+	})
 }
 
 func FuzzParse(f *testing.F) {
