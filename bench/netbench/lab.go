@@ -33,6 +33,8 @@ type lab struct {
 	tmp                            string
 	client, balancer, first, other *netns.Namespace
 	procs                          []*exec.Cmd
+	pid                            int // of the balancer, 0 for the kernel
+	mostSessions                   int
 }
 
 func newLab(ctx context.Context, tmp string) (*lab, error) {
@@ -75,9 +77,9 @@ func (l *lab) wire(ctx context.Context) error {
 		}
 	}
 	for i, s := range []*netns.Namespace{l.first, l.other} {
-		conf := fmt.Sprintf(`pid %s/web%d.pid; worker_processes 1; daemon off; error_log /dev/null;
-events { worker_connections 8192; }
-http { access_log off; keepalive_requests 1000000000; server { listen 80 backlog=8192; location / { return 200 "hello\n"; } } }
+		conf := fmt.Sprintf(`pid %s/web%d.pid; worker_processes 1; daemon off; error_log /dev/null; worker_rlimit_nofile 131072;
+events { worker_connections 65536; }
+http { access_log off; client_header_timeout 10m; keepalive_timeout 10m; keepalive_requests 1000000000; server { listen 80 backlog=8192; location / { return 200 "hello\n"; } } }
 `, l.tmp, i)
 		file := filepath.Join(l.tmp, fmt.Sprintf("web%d.conf", i))
 		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {

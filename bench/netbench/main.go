@@ -26,6 +26,9 @@ type options struct {
 	measures []string
 	rounds   int
 	seconds  time.Duration
+	pace     int // requests per second of the latency measures
+	sessions int
+	most     int // sessions, that the limit of open files lets be
 	base     string
 	bare     string
 	profiles string
@@ -62,6 +65,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&x, "measures", strings.Join(measureNames(), ","), "what to measure")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds over all modes")
 	f.DurationVar(&o.seconds, "each", 3*time.Second, "how long each measurement takes")
+	f.IntVar(&o.pace, "pace", 0, "requests per second under which latency is measured, the same for every mode; 0 for half of what the base mode manages on this machine")
+	f.IntVar(&o.sessions, "sessions", 100_000, "sessions that are open while memory is measured")
 	f.StringVar(&o.base, "base", "haproxy", "the mode ratios refer to")
 	f.StringVar(&o.bare, "bare", "../../shared/bench", "folder of the bare forwarders' module; their modes are left out where it is absent")
 	f.StringVar(&o.profiles, "profiles", "", "folder for CPU profiles of this project's balancer, the last round's; its counters go to standard error")
@@ -95,6 +100,15 @@ func parse(args []string) (options, error) {
 	if o.seconds < time.Second || o.seconds > time.Minute {
 		faults = append(faults, fmt.Errorf("-each: %v: want 1s to 1m", o.seconds))
 	}
+	if modeByName(o.base) == nil {
+		faults = append(faults, fmt.Errorf("-base: %q: want one of %s", o.base, strings.Join(modeNames(), ",")))
+	}
+	if o.pace < 0 {
+		faults = append(faults, fmt.Errorf("-pace: %d: want requests per second, or 0", o.pace))
+	}
+	if o.sessions < 1 || o.sessions > 100_000 {
+		faults = append(faults, fmt.Errorf("-sessions: %d: want 1 to 100000", o.sessions))
+	}
 	return o, errors.Join(faults...)
 }
 
@@ -107,7 +121,16 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
+	if o.most, err = raiseFiles(o.sessions); err != nil {
+		return err
+	}
+	if o.pace == 0 && (slices.Contains(o.measures, "p50") || slices.Contains(o.measures, "p99")) {
+		if o.pace, err = calibrate(ctx, o, tmp); err != nil {
+			return fmt.Errorf("pace of %s: %w (-pace sets one)", o.base, err)
+		}
+	}
 	results := newTable(o)
+	var faults []error
 	for round := range o.rounds {
 		for _, name := range o.modes {
 			mode := modeByName(name)
@@ -121,11 +144,34 @@ func run(ctx context.Context, o options) error {
 					results.skip(name, absent.Error())
 					continue
 				}
-				return fmt.Errorf("%s: %w", name, err)
+				// The other modes' figures are worth having.
+				faults = append(faults, fmt.Errorf("%s: %w", name, err))
+				results.skip(name, "failed: see below")
 			}
 		}
 	}
-	return results.print(os.Stdout)
+	return errors.Join(append(faults, results.print(os.Stdout))...)
+}
+
+// calibrate finds half of the rate of requests that the base mode manages here and now.
+func calibrate(ctx context.Context, o options, tmp string) (pace int, err error) {
+	l, err := newLab(ctx, tmp)
+	if err != nil {
+		return 0, err
+	}
+	defer l.close()
+	addr, _, err := modeByName(o.base).start(l, o)
+	if err != nil {
+		return 0, err
+	}
+	if err := l.ready(ctx, addr); err != nil {
+		return 0, err
+	}
+	// By the client that measures latency, as one that is busy itself would measure itself.
+	times, took, err := clients(ctx, l, addr, o.seconds, 0)
+	pace = int(float64(len(times)) / took.Seconds() / 2)
+	fmt.Fprintf(os.Stderr, "latency is measured under %d requests per second, half of what %s manages\n", pace, o.base)
+	return max(pace, 1), err
 }
 
 // one measures a mode in namespaces of its own, so that it inherits no socket, route or connection of another.
@@ -139,22 +185,25 @@ func one(ctx context.Context, o options, tmp string, mode *mode, results *table)
 	if err != nil {
 		return err
 	}
+	l.pid, l.mostSessions = pid, o.most
 	if err := l.ready(ctx, addr); err != nil {
 		return err
 	}
 	for _, name := range o.measures {
 		m := measureByName(name)
 		before := ticks(pid)
-		began := time.Now()
-		v, err := m.take(ctx, l, addr, o.seconds)
+		v, err := m.take(ctx, l, addr, o)
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			fmt.Fprintf(os.Stderr, "  %s: %v\n", name, err)
+			if !errors.Is(err, errNoProcess) {
+				fmt.Fprintf(os.Stderr, "  %s: %v\n", name, err)
+				results.fail(mode.name, m)
+			}
 			continue
 		}
-		results.add(mode.name, m, v, float64(ticks(pid)-before)/100, time.Since(began))
+		results.add(mode.name, m, v, float64(ticks(pid)-before)/100)
 	}
 	return nil
 }

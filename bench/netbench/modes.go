@@ -21,8 +21,8 @@ type mode struct {
 var modes = []mode{
 	{"direct", func(*lab, options) (string, int, error) { return server1, 0, nil }},
 	{"nftables", startNft},
-	{"haproxy", func(l *lab, _ options) (string, int, error) { return startHAProxy(l, "") }},
-	{"haproxy-splice", func(l *lab, _ options) (string, int, error) { return startHAProxy(l, "  option splice-auto\n") }},
+	{"haproxy", func(l *lab, o options) (string, int, error) { return startHAProxy(l, o, "") }},
+	{"haproxy-splice", func(l *lab, o options) (string, int, error) { return startHAProxy(l, o, "  option splice-auto\n") }},
 	{"nginx", startNginx},
 	{"bare-tun", startBareTUN},
 	{"bare-afpacket", startBareAFPacket},
@@ -65,9 +65,9 @@ func startNft(l *lab, _ options) (string, int, error) {
 }
 
 // startHAProxy runs TCP mode, the bulk port by source so that iperf3's connections meet.
-func startHAProxy(l *lab, extra string) (string, int, error) {
+func startHAProxy(l *lab, o options, extra string) (string, int, error) {
 	file := filepath.Join(l.tmp, "haproxy.cfg")
-	conf := "global\n  nbthread 1\n  maxconn 5000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n" + extra
+	conf := fmt.Sprintf("global\n  nbthread 1\n  maxconn %[1]d\ndefaults\n  mode tcp\n  maxconn %[1]d\n  timeout connect 5s\n  timeout client 10m\n  timeout server 10m\n", max(100, min(o.sessions+1000, o.most))) + extra
 	for _, port := range []string{"5201", "80"} {
 		conf += fmt.Sprintf("listen p%s\n  bind %s:%s\n", port, vip, port)
 		if port == "5201" {
@@ -89,7 +89,7 @@ func startNginx(l *lab, _ options) (string, int, error) {
 	if _, err := os.Stat(module); err != nil {
 		return "", 0, &absentError{"nginx's stream module"}
 	}
-	conf := fmt.Sprintf("load_module %s; worker_processes 1; daemon off; master_process off; pid %s/stream.pid; error_log /dev/null;\nevents { worker_connections 8192; }\nstream {\n", module, l.tmp)
+	conf := fmt.Sprintf("load_module %s; worker_processes 1; daemon off; master_process off; pid %s/stream.pid; error_log /dev/null; worker_rlimit_nofile 262144;\nevents { worker_connections 220000; }\nstream {\n", module, l.tmp)
 	for _, port := range []string{"5201", "80"} {
 		hash := ""
 		if port == "5201" {

@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"text/tabwriter"
-	"time"
 )
 
 // table holds every figure of every round.
@@ -14,20 +13,26 @@ type table struct {
 	values  map[[2]string][]float64 // by mode and measure
 	cpu     map[[2]string][]float64 // seconds per unit of work
 	skipped map[string]string
+	failed  map[[2]string]bool
 }
 
 func newTable(o options) *table {
-	return &table{o: o, values: map[[2]string][]float64{}, cpu: map[[2]string][]float64{}, skipped: map[string]string{}}
+	return &table{o: o, values: map[[2]string][]float64{}, cpu: map[[2]string][]float64{}, skipped: map[string]string{}, failed: map[[2]string]bool{}}
 }
 
 func (t *table) skip(mode, why string) { t.skipped[mode] = why }
 
-func (t *table) add(mode string, m *measure, v, cpu float64, took time.Duration) {
+func (t *table) fail(mode string, m *measure) { t.failed[[2]string{mode, m.name}] = true }
+
+func (t *table) add(mode string, m *measure, v, cpu float64) {
 	k := [2]string{mode, m.name}
 	t.values[k] = append(t.values[k], v)
 	work := v * t.o.seconds.Seconds()
-	if m.perCPU == "k" {
+	switch m.perCPU {
+	case "k":
 		work /= 1000
+	case "GB":
+		work /= 8 // from gigabits
 	}
 	if m.perCPU != "" && cpu > 0 && work > 0 {
 		t.cpu[k] = append(t.cpu[k], cpu/work)
@@ -65,7 +70,11 @@ func (t *table) print(out io.Writer) error {
 				format = "%.2f\t"
 			}
 			if v == 0 {
-				fmt.Fprint(w, "failed\t\t")
+				if t.failed[[2]string{mode, name}] {
+					fmt.Fprint(w, "failed\t\t")
+				} else {
+					fmt.Fprint(w, "-\t\t")
+				}
 				continue
 			}
 			fmt.Fprintf(w, format, v)
@@ -77,7 +86,7 @@ func (t *table) print(out io.Writer) error {
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprint(w, "\nCPU of the balancer's process\t")
+	fmt.Fprint(w, "\nCPU of the balancer's process (the kernel's packet work is not all charged to it)\t")
 	for _, name := range t.o.measures {
 		if u := measureByName(name).perCPU; u != "" {
 			fmt.Fprintf(w, "%s ms/%s\t", name, u)
