@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -22,25 +21,6 @@ const perAddress = 25_000
 
 // filesFor is how many open files that many sessions take in a proxy, with room for others.
 func filesFor(sessions int) uint64 { return uint64(2*sessions + 1000) }
-
-// raiseFiles raises the limit of open files for that many sessions, for this program and those it starts, and returns for how many it
-// does.
-func raiseFiles(sessions int) (int, error) {
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return 0, err
-	}
-	want := l
-	want.Max = max(l.Max, filesFor(sessions))
-	want.Cur = want.Max
-	if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &want) != nil { // may not go beyond what there is
-		want.Cur, want.Max = l.Max, l.Max
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &want); err != nil {
-			return 0, err
-		}
-	}
-	return int(min(want.Cur-min(want.Cur, filesFor(0)), filesFor(sessions)) / 2), nil
-}
 
 // memory is how much the balancer's process keeps resident while that many connections are open and idle. It is all of it, as what it has kept from work
 // before cannot be told from what the sessions take; the kernel's sockets of a proxy are not in it.

@@ -79,7 +79,7 @@ func adverse(t testing.TB, seed uint64) {
 	if rng.IntN(4) == 0 {
 		aborts = []*host{w.client, server}[rng.IntN(2)]
 		w.after(time.Duration(rng.IntN(1500))*time.Millisecond, func() {
-			if aborts.established && !(w.client.peerFIN && server.peerFIN) {
+			if aborts.established && (!w.client.peerFIN || !server.peerFIN) {
 				aborts.abort()
 			}
 		})
