@@ -212,7 +212,7 @@ func TestNfdumpReadsThem(t *testing.T) {
 			}
 			web := bySrc["192.0.2.9"]
 			require.NotNil(t, web, "%s", out)
-			require.EqualValues(t, 5_000_000_000, web["in_bytes"])
+			require.EqualValues(t, int64(5_000_000_000), web["in_bytes"])
 			require.EqualValues(t, 4_000_000, web["in_packets"])
 			require.EqualValues(t, 443, web["dst_port"])
 			require.EqualValues(t, 6, web["proto"])
