@@ -157,12 +157,15 @@ func (t *Table[K, V]) dismiss(s *shard[K, V], slot uint32, now int64) {
 // expel removes the entry in a slot, for a reason unless it is not alive anyway.
 // The shard is locked.
 func (t *Table[K, V]) expel(s *shard[K, V], slot uint32, now int64, why Reason) removed[K, V] {
-	k, v := t.key(slot), t.value(slot)
-	if w := t.ends(slot, now, &v); w != 0 {
-		why = w
+	out := removed[K, V]{v: t.value(slot), why: why}
+	if t.cfg.OnRemove != nil {
+		out.k = t.key(slot)
 	}
-	t.vacate(s, slot, why)
-	return removed[K, V]{k, v, why}
+	if w := t.ends(slot, now, &out.v); w != 0 {
+		out.why = w
+	}
+	t.vacate(s, slot, out.why)
+	return out
 }
 
 // report calls OnRemove.

@@ -94,6 +94,9 @@ func (p *snapReader[K, V]) read(r io.Reader, f func(k *K, v *V, left int64, l Li
 			rest := e[size-snapFixed:]
 			left, ttl := int64(binary.LittleEndian.Uint64(rest)), int64(binary.LittleEndian.Uint64(rest[8:]))
 			l := Life{TTL: time.Duration(ttl) * time.Millisecond, Class: Class(rest[16]), Fixed: rest[17] == 1}
+			if left != min(max(left, -snapLeft), snapLeft) {
+				return p.refuse("an entry with %d ms left", left)
+			}
 			if ttl <= 0 || ttl > int64(MaxTTL/time.Millisecond) || l.Class > Static || rest[17] > 1 {
 				return p.refuse("an entry with TTL %d ms, class %d, fixed %d", ttl, rest[16], rest[17])
 			}

@@ -30,6 +30,7 @@ const (
 	snapBOM     = 0x01020304
 	maxName     = 1 << 16
 	snapFixed   = 8 + 8 + 1 + 1 + 4 // of an entry, besides key and value
+	snapLeft    = 1 << 40           // no entry has more or fewer milliseconds left
 )
 
 // ErrSnapshot is wrapped by the errors that refuse a snapshot. Such a snapshot has
@@ -241,6 +242,10 @@ func (t *Table[K, V]) restore(res *Restored, now int64, k *K, v *V, left int64, 
 			res.Unknown++
 			return nil
 		}
+	}
+	if _, present := t.load(t.hashOf(k), k, now, false); present {
+		res.Present++ // and its idle time goes on
+		return nil
 	}
 	_, loaded, err := t.put(now, k, v, l, false)
 	switch {

@@ -2,8 +2,10 @@ package clienttable
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"maps"
 	"os"
@@ -206,6 +208,83 @@ func FuzzSnapshot(f *testing.F) {
 			require.Zero(t, tab.Stats().Stores)
 		}
 	})
+}
+
+// sign makes the checksums of a snapshot right, as far as it can be followed.
+func sign(b []byte, entry int) []byte {
+	le := binary.LittleEndian
+	sum := func(from, to int) { le.PutUint32(b[to:], crc32.Checksum(b[from:to], castagnoli)) }
+	const header = 52
+	if len(b) < header+4 {
+		return b
+	}
+	sum(0, header-4)
+	at := header
+	for at+4 <= len(b)-4 {
+		n := int(le.Uint32(b[at:]))
+		end := at + 4 + n*entry
+		if n == 0 || n > segSlots || end+4 > len(b) {
+			break
+		}
+		sum(at, end)
+		at = end + 4
+	}
+	sum(0, len(b)-4)
+	return b
+}
+
+// Whatever stands in a snapshot whose checksums are right: it is refused whole, or
+// its entries can be used.
+func FuzzSnapshotSigned(f *testing.F) {
+	old := must(New(named(100, 0, "")))
+	for i := range 3 {
+		_ = old.StoreLife(time.Now(), flowOf(uint32(i)), snapValue{uint32(i), uint32(i)}, Life{Class: Class(i + 1)})
+	}
+	var buf bytes.Buffer
+	must(old.WriteTo(&buf))
+	entry := len(Flow{}.bytes()) + 8 + snapFixed
+	require.Equal(f, buf.Bytes(), sign(bytes.Clone(buf.Bytes()), entry))
+	f.Add(uint16(0), []byte{}, uint16(0))
+	f.Add(uint16(52+4+48), []byte{0, 0, 0, 0, 0, 0, 0, 0x80}, uint16(0))
+	f.Add(uint16(52+4+48), []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, uint16(0))
+	f.Add(uint16(52), []byte{2}, uint16(3))
+	f.Fuzz(func(t *testing.T, at uint16, patch []byte, cut uint16) {
+		b := bytes.Clone(buf.Bytes())
+		copy(b[int(at)%len(b):], patch)
+		b = sign(b[:len(b)-int(cut)%len(b)], entry)
+		tab := must(New(named(100, 0, "")))
+		defer tab.Close()
+		res, err := tab.ReadSnapshot(time.Now(), bytes.NewReader(b))
+		st := tab.Stats()
+		if err != nil {
+			require.Zero(t, st.Stores)
+			return
+		}
+		require.EqualValues(t, res.Entries, st.Stores)
+		for k := range tab.All() {
+			_, in, ok := tab.Info(time.Now(), k)
+			require.True(t, ok)
+			require.LessOrEqual(t, in.Left, max(in.Life.TTL, MaxTTL))
+			tab.Delete(k)
+		}
+	})
+}
+
+func (f Flow) bytes() []byte { return bytesOf(&f) }
+
+// An entry that is in the table already is left alone: its idle time goes on.
+func TestSnapshotLeavesWhatIsThere(t *testing.T) {
+	tab := must(New(&Config[uint64, uint64]{MaxEntries: 10}))
+	defer tab.Close()
+	now := time.Now()
+	require.NoError(t, tab.StoreAt(now, 1, 1))
+	var buf bytes.Buffer
+	must(tab.WriteSnapshot(now, &buf))
+	res, err := tab.ReadSnapshot(now.Add(30*time.Second), &buf)
+	require.NoError(t, err)
+	require.Equal(t, 1, res.Present)
+	_, ok := tab.PeekAt(now.Add(time.Minute), 1)
+	require.False(t, ok)
 }
 
 // A follower that starts from a snapshot and goes on with the changes has the same

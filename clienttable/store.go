@@ -63,6 +63,9 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 	s := &t.shards[no]
 	m, exp, ok := t.meta(now, l)
 	if !ok { // negative TTL: nothing that was there survives, nothing is stored
+		if t.closed.Load() {
+			return *v, false, ErrClosed
+		}
 		if replace {
 			t.take(now, k, Replaced)
 			return *v, false, nil

@@ -252,3 +252,9 @@ func TestFillWarningAfterClockAhead(t *testing.T) {
 	require.NoError(t, tab.StoreAt(now.Add(-time.Second), 3, 1))
 	require.Equal(t, 2, warnings)
 }
+
+func TestStoreOfNothingAfterClose(t *testing.T) {
+	tab := must(New(&Config[uint64, uint64]{MaxEntries: 10}))
+	require.NoError(t, tab.Close())
+	require.ErrorIs(t, tab.StoreLife(time.Now(), 1, 1, Life{TTL: -1}), ErrClosed)
+}

@@ -70,7 +70,7 @@ func (t *Table[K, V]) Run(ctx context.Context) error {
 		}
 		for ctx.Err() == nil {
 			now := time.Now()
-			if t.Sweep(now, 1024) == 0 && !t.due(now) {
+			if t.Sweep(now, 128) == 0 && !t.due(now) {
 				break
 			}
 		}

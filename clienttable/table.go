@@ -25,6 +25,7 @@ type Table[K comparable, V any] struct {
 	shardBits uint8
 	packed    bool
 	count     bool // Config.CountLookups
+	large     bool // larger than the caches near the processor: see warm
 	hash      hasher
 	shards    []shard[K, V]
 	epoch     time.Time
@@ -147,7 +148,7 @@ func New[K comparable, V any](cfg *Config[K, V]) (*Table[K, V], error) {
 	if size > math.MaxInt/2 || total > math.MaxUint32 {
 		return nil, tooLarge(c.MaxEntries, size)
 	}
-	t.stride = uintptr(stride)
+	t.stride, t.large = uintptr(stride), size > 256<<10
 	if t.region, err = newRegion(uintptr(size)); err != nil {
 		return nil, err
 	}

@@ -249,19 +249,25 @@ func runSubject(name string, works []string, add func(work, name string, ns floa
 	}
 	if has("churn") {
 		m := min(*ops, int(n))
-		// Old entries leave in an order unlike that in which they came.
-		old := make([]key, m)
-		for i := range old {
-			old[i] = flowOf(uint32(uint64(i) * 2654435761 % uint64(n)))
+		// Old entries leave in an order unlike that in which they came. A small table
+		// is renewed again and again: once would measure cold code.
+		again := max(1, *ops/m)
+		from := func(turn int) uint32 {
+			if turn < 0 {
+				return 0
+			}
+			return 1<<31 + uint32(turn)<<21
 		}
-		add("churn", name, cpu(m, func() {
+		add("churn", name, cpu(m*again, func() {
 			now := time.Now()
-			for i, k := range old {
-				if i&31 == 0 {
-					now = time.Now()
+			for turn := range again {
+				for i := range m {
+					if i&31 == 0 {
+						now = time.Now()
+					}
+					s.del(now, flowOf(from(turn-1)+uint32(uint64(i)*2654435761%uint64(n))))
+					s.store(now, flowOf(from(turn)+uint32(i)), value{1})
 				}
-				s.del(now, k)
-				s.store(now, flowOf(1<<31+uint32(i)), value{1})
 			}
 		}))
 	}
@@ -272,7 +278,7 @@ func runSubject(name string, works []string, add func(work, name string, ns floa
 		add("expire", name, cpu(total, func() {
 			for {
 				at := time.Now()
-				k := o.t.Sweep(later, 1024)
+				k := o.t.Sweep(later, 128)
 				worst = max(worst, time.Since(at))
 				if k == 0 {
 					return
