@@ -239,6 +239,16 @@ func (t *Table[K, V]) claim(slot uint32, now int64) bool {
 	}
 }
 
+// unlive makes an entry invisible whose owner is gone. Without, a look-up that has
+// found the slot, and asks for the owner only after the sweep has dropped the note,
+// would take the entry for alive. The shard is locked.
+func (t *Table[K, V]) unlive(slot uint32) {
+	meta := t.metaOf(slot)
+	for m := atomic.LoadUint64(meta); !atomic.CompareAndSwapUint64(meta, m, m&^metaLive); {
+		m = atomic.LoadUint64(meta)
+	}
+}
+
 // touch restarts the idle time of an entry. The shard is locked.
 func (t *Table[K, V]) touch(slot uint32, now int64) {
 	meta := t.metaOf(slot)
@@ -279,8 +289,11 @@ func (t *Table[K, V]) mark(s *shard[K, V], slot uint32, from, to Class) {
 }
 
 // vacate removes the entry in a slot. The shard is locked. Look-ups that found the
-// slot a moment ago may still find the entry there.
+// slot a moment ago may still find the entry there, unless its owner is gone.
 func (t *Table[K, V]) vacate(s *shard[K, V], slot uint32, why Reason) {
+	if why == NodeGone {
+		t.unlive(slot)
+	}
 	t.setTag(slot, 0)
 	t.mark(s, slot, metaClassOf(atomic.LoadUint64(t.metaOf(slot))), Established)
 	if (slot-s.first)/groupSlots == t.groups {

@@ -258,3 +258,98 @@ func TestStoreOfNothingAfterClose(t *testing.T) {
 	require.NoError(t, tab.Close())
 	require.ErrorIs(t, tab.StoreLife(time.Now(), 1, 1, Life{TTL: -1}), ErrClosed)
 }
+
+// What is stored after Invalidate returned stays, what was stored before is gone for
+// good, however sweeps, moves and other owners' invalidations fall in between.
+func TestInvalidateAgainstSweep(t *testing.T) {
+	var reported atomic.Int64
+	tab := must(New(&Config[uint64, val]{MaxEntries: 500, TTL: time.Hour,
+		Owner: func(v val) uint32 { return v.owner },
+		OnRemove: func(_ uint64, _ val, why Reason) {
+			if why == NodeGone {
+				reported.Add(1)
+			}
+		}}))
+	defer tab.Close()
+	tab.cfg.MaxEntries = int(tab.groups) * groupSlots * 97 / 100
+	now := time.Now()
+	for i := range uint64(300) { // of nobody, to crowd the table
+		require.NoError(t, tab.StoreAt(now, 1000+i, val{}))
+	}
+	stored, turns := int64(0), 0
+	against(2, func(r *rand.Rand) {
+		tab.Sweep(now, 1+r.IntN(20))
+		if r.UintN(50) == 0 {
+			tab.Invalidate(2 + r.Uint32N(100))
+		}
+	}, func() {
+		until(400*time.Millisecond, func(i int) {
+			turns++
+			n := uint64(i%40 + 1)
+			for k := range n {
+				if err := tab.StoreAt(now, k, val{1, uint32(i)}); err != nil {
+					t.Error(err)
+				}
+			}
+			for k := range n {
+				if v, ok := tab.PeekAt(now, k); !ok || v.data != uint32(i) {
+					t.Errorf("turn %d: %d was stored after the owner came back: %v %v", i, k, v, ok)
+				}
+			}
+			stored += int64(n)
+			tab.Invalidate(1)
+			for k := range n {
+				if v, ok := tab.PeekAt(now, k); ok {
+					t.Errorf("turn %d: %d is of an owner that is gone: %v", i, k, v)
+				}
+			}
+		})
+	})
+	for tab.gone.Load() != nil {
+		tab.Sweep(now, 100)
+	}
+	require.Equal(t, stored, reported.Load(), "in %d turns", turns)
+	require.Equal(t, 300, tab.Stats().Entries)
+}
+
+// Everybody is at work when the table is closed.
+func TestCloseDuringUse(t *testing.T) {
+	for _, layout := range []Layout{Packed, Heap} {
+		for range 20 {
+			tab := must(New(&Config[uint64, val]{MaxEntries: 1 << 16, Layout: layout, ChangeLog: 10, Full: EvictOldest,
+				Owner: func(v val) uint32 { return v.owner }, OnRemove: func(uint64, val, Reason) {}}))
+			now := time.Now()
+			against(3, func(r *rand.Rand) {
+				k := r.Uint64N(1000)
+				switch r.UintN(8) {
+				case 0:
+					tab.DeleteAt(now, k)
+				case 1:
+					tab.Sweep(now.Add(time.Duration(r.IntN(100))*time.Second), 10)
+				case 2:
+					tab.Invalidate(r.Uint32N(5))
+				case 3:
+					for range tab.AllAt(now) {
+						break
+					}
+					tab.LenAt(now)
+				case 4:
+					tab.SetTTLAt(now, k, time.Minute)
+				case 5:
+					if v, ok := tab.LoadAt(now, k); ok && uint64(v.data) != k {
+						t.Errorf("torn: %d %v", k, v)
+					}
+				default:
+					_ = tab.StoreAt(now, k, val{uint32(k % 5), uint32(k)})
+				}
+			}, func() {
+				time.Sleep(2 * time.Millisecond)
+				require.NoError(t, tab.Close())
+				time.Sleep(time.Millisecond)
+			})
+			require.ErrorIs(t, tab.Store(1, val{}), ErrClosed)
+			require.Zero(t, tab.Stats().Entries)
+			require.Zero(t, tab.Len())
+		}
+	}
+}

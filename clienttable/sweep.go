@@ -176,6 +176,9 @@ func (t *Table[K, V]) reapSegment(s *shard[K, V], seg uint32, now int64, limit i
 					continue
 				}
 				// As vacate, but with one write for all tags of the word.
+				if why == NodeGone {
+					t.unlive(slot)
+				}
 				left &^= 0xffff << (lane * 16)
 				t.mark(s, slot, metaClassOf(m), Established)
 				if g == t.groups {
