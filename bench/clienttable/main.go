@@ -210,12 +210,14 @@ func runSubject(name string, works []string, add func(work, name string, ns floa
 		for half := range 2 {
 			wg.Go(func() {
 				now, n := time.Now(), 0
-				for i := half; i < len(ks); i += 2 {
-					if i&31 == half {
-						now = time.Now()
-					}
-					if s.load(now, ks[i]) {
-						n++
+				for range *repeat {
+					for i := half; i < len(ks); i += 2 {
+						if i&31 == half {
+							now = time.Now()
+						}
+						if s.load(now, ks[i]) {
+							n++
+						}
 					}
 				}
 			})
