@@ -225,8 +225,9 @@ func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
 		return
 	}
 	rec := &w.p.slab.recs[r.record()]
+	w.service(rec)
 	if rec.flags&oneWay != 0 {
-		w.deliver(pk, w.snap.service(rec.service), rec)
+		w.deliver(pk, rec)
 	} else if w.translate(pk, rec, r.dir()) {
 		w.forward(pk)
 	}

@@ -8,12 +8,13 @@ import (
 // hit handles a packet of a known session.
 func (w *Worker) hit(pk *packet, r ref) {
 	rec, dir := &w.p.slab.recs[r.record()], r.dir()
-	svc := w.snap.service(rec.service)
-	if svc == nil || int(rec.nodeNo) >= len(w.stats.nodes) {
-		// Made by another worker, under a configuration newer than this batch's.
-		w.renew()
-		svc = w.snap.service(rec.service)
+	if rec.entries.Load() == 0 {
+		// The session ended since it was looked up: by an earlier packet of this batch, for one.
+		w.fresh = true
+		w.miss(pk)
+		return
 	}
+	svc := w.service(rec)
 	if w.tr != nil {
 		w.tr.session(w, rec, dir)
 	}
@@ -35,11 +36,11 @@ func (w *Worker) hit(pk *packet, r ref) {
 		}
 	}
 	n := len(pk.ip)
-	if svc.mss4 != 0 && pk.v.TCPFlags&wire.SYN != 0 {
-		w.clamp(pk, svc)
+	if pk.v.TCPFlags&wire.SYN != 0 {
+		w.clamp(pk, rec)
 	}
 	if rec.flags&oneWay != 0 {
-		if !w.deliver(pk, svc, rec) {
+		if !w.deliver(pk, rec) {
 			return
 		}
 	} else if !w.translate(pk, rec, dir) {
@@ -61,10 +62,10 @@ func (w *Worker) hit(pk *packet, r ref) {
 }
 
 // clamp lowers the MSS of a SYN or SYN-ACK to what fits the way to the nodes.
-func (w *Worker) clamp(pk *packet, svc *service) {
-	mss := svc.mss4
-	if pk.v.Version == 6 {
-		mss = svc.mss6
+func (w *Worker) clamp(pk *packet, rec *record) {
+	mss := w.snap.ways[rec.way].limit(pk.v.Version == 6, &rec.node)
+	if mss == 0 {
+		return
 	}
 	switch pk.v.ClampMSS(pk.ip, mss, pk.partial) {
 	case wire.MSSLowered:
@@ -72,6 +73,18 @@ func (w *Worker) clamp(pk *packet, svc *service) {
 	case wire.MSSMalformed:
 		w.stats.malformed++
 	}
+}
+
+// service returns a session's service, and sees to it that the batch's configuration knows everything else
+// that its record names.
+func (w *Worker) service(rec *record) *service {
+	svc := w.snap.service(rec.service)
+	if svc == nil || int(rec.nodeNo) >= len(w.stats.nodes) || int(rec.way) >= len(w.snap.ways) {
+		// Made by another worker, under a configuration newer than this batch's.
+		w.renew()
+		svc = w.snap.service(rec.service)
+	}
+	return svc
 }
 
 // renew takes up the newest configuration within a batch.

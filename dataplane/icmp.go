@@ -50,8 +50,9 @@ func (w *Worker) icmpError(pk *packet) {
 		return
 	}
 	w.stats.errors++
+	w.service(rec)
 	if rec.flags&oneWay != 0 {
-		w.deliver(pk, w.snap.service(rec.service), rec)
+		w.deliver(pk, rec)
 		return
 	}
 	outer := addrOf(v.Src(pk.ip))
@@ -102,7 +103,7 @@ func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
 	if w.tr != nil {
 		w.tr.begin(svc, n)
 	}
-	w.scratch = record{vip: endOf(key.Dst()), client: endOf(key.Src()), node: endOf(n.addr), nodeNo: n.no, service: svc.no}
+	w.scratch = record{vip: endOf(key.Dst()), client: endOf(key.Src()), node: endOf(n.addr), nodeNo: n.no, service: svc.no, way: svc.way}
 	if n.addr.Port() == 0 || ping {
 		w.scratch.node.Port = key.Dst().Port()
 	}

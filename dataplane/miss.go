@@ -289,7 +289,7 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 	}
 	if w.tr != nil {
 		w.tr.begin(svc, n)
-		rec := record{vip: endOf(pk.key.Dst()), client: endOf(pk.key.Src()), node: to}
+		rec := record{vip: endOf(pk.key.Dst()), client: endOf(pk.key.Src()), node: to, way: svc.way}
 		if pk.v.Proto == wire.ProtoSCTP {
 			rec.flags = isSCTP
 		}
@@ -297,7 +297,7 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 			w.takeLocal(pk, svc, &rec, 0)
 		}
 		if svc.conf.Forward.direct() {
-			w.deliver(pk, svc, &rec)
+			w.deliver(pk, &rec)
 		} else if w.translate(pk, &rec, toNode) {
 			w.forward(pk)
 		}
@@ -305,10 +305,10 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 	}
 	if pk.v.Proto == wire.ProtoUDP && svc.conf.Ageing.NoUDP {
 		// Only where nodes answer past the balancer: each datagram is chosen for anew, and leaves no trace.
-		rec := record{node: to}
+		rec := record{node: to, way: svc.way}
 		w.stats.nodes[n.no].In.add(len(pk.ip))
 		w.stats.services[svc.no].In.add(len(pk.ip))
-		w.deliver(pk, svc, &rec)
+		w.deliver(pk, &rec)
 		w.unchoose(n)
 		return
 	}

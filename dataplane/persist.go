@@ -236,7 +236,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 	for k, v := range sessions.AllAt(now) {
 		f, ok := find(v.service, v.nodeNo)
 		_, info, alive := sessions.Info(now, k)
-		if !ok || !alive || !f.node.keep || addrPort(&v.node).Addr() != f.node.addr.Addr() {
+		if !ok || !alive || !f.node.keep || f.svc.conf.Forward.direct() != (v.flags&oneWay != 0) || addrPort(&v.node).Addr() != f.node.addr.Addr() {
 			res.Unknown++
 			continue
 		}
@@ -292,8 +292,8 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		return false
 	}
 	rec := &p.slab.recs[at]
-	rec.vip, rec.node, rec.local, rec.client = v.vip, v.node, v.local, endOf(k.Src())
-	rec.flags, rec.nodeNo, rec.service, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay), f.node.no, f.svc.no, v.tcp
+	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
+	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay), f.node.no, f.svc.no, f.svc.way, v.tcp
 	rec.aged.Store(0)
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))

@@ -34,7 +34,7 @@ func (r ref) dir() uint32    { return r.at & 1 }
 type record struct {
 	vip, node wire.End
 	flags     uint16
-	_         uint16
+	way       uint16 // in the Plane's list of ways
 	nodeNo    uint32 // in the Plane's list of nodes
 	service   uint32 // in the Plane's list of services
 	// alive is when the entry of a direction was last used or kept alive, in ticks of the Plane's

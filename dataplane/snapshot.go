@@ -3,11 +3,12 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/lbprim/lbprim/clienttable"
-	"github.com/lbprim/lbprim/internal/wire"
 	"github.com/lbprim/lbprim/policy"
 	"github.com/lbprim/lbprim/steering"
 )
@@ -22,9 +23,7 @@ type service struct {
 	timers  *clienttable.Timers
 	clients clienttable.Grouping
 	locals  [][16]byte
-	tunnel  wire.Tunnel
-	// mss is the largest segment that fits, by family; 0 is no limit.
-	mss4, mss6 uint16
+	way     uint16
 	// touch is how often a packet of one direction keeps the entry of the other one alive, in
 	// ticks: a sixteenth of the idle time.
 	touch uint32
@@ -60,6 +59,7 @@ type node struct {
 type snapshot struct {
 	table    *policy.Table[*Service]
 	services []*service
+	ways     []*way
 	byConf   map[*Service]*service
 	vips     map[netip.Prefix]*vip
 	nodes    []*node
@@ -114,12 +114,11 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 	}
 	old := p.snap.Load()
 	next := &snapshot{
-		table: t, services: append([]*service(nil), old.services...), byConf: make(map[*Service]*service),
+		table: t, services: slices.Clone(old.services), ways: slices.Clone(old.ways), byConf: make(map[*Service]*service),
 		vips: make(map[netip.Prefix]*vip), draining: old.draining,
 	}
 	pools := make(map[*steering.Pool]*pool)
 	for _, q := range p.pools {
-		q.idle = true
 		pools[q.Pool] = q
 	}
 	for i, svc := range next.services {
@@ -127,27 +126,33 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		c.live = false
 		next.services[i] = &c
 	}
-	all := p.pools
+	all, poolNo := slices.Clone(p.pools), p.poolNo
+	numbers, used := maps.Clone(p.serviceNo), make(map[*pool]bool)
 	for s, c := range confs {
-		n, ok := p.serviceNo[s.Name]
+		n, ok := numbers[s.Name]
 		if !ok {
 			n = uint32(len(next.services))
-			p.serviceNo[s.Name] = n
+			numbers[s.Name] = n
 			next.services = append(next.services, nil)
 		}
 		q := pools[c.Pool]
 		if c.Forward == Route {
 			q = &pool{}
 		} else if q == nil {
-			p.poolNo++
-			q = &pool{Pool: c.Pool, no: p.poolNo, metric: c.Pool.Explain(steering.Key{}).Metric}
+			poolNo++
+			q = &pool{Pool: c.Pool, no: poolNo, metric: c.Pool.Explain(steering.Key{}).Metric}
 			pools[c.Pool] = q
 			all = append(all, q)
 		}
-		q.idle = false
+		used[q] = true
 		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c)}
 		svc.timers, _ = clienttable.NewTimers(&c.Ageing) // resolve has seen to it that there is no error
-		svc.prepare()
+		for _, a := range c.Locals {
+			svc.locals = append(svc.locals, a.As16())
+		}
+		if svc.way, ok = next.wayOf(&c); !ok {
+			return invalid(fmt.Sprintf("Service %q: Forward, Tunnel and MTU", s.Name), maxWays, "fewer different ones over the life of a Plane")
+		}
 		svc.touch = touchTicks(svc.timers.Life(0, 0).TTL)
 		next.services[n], next.byConf[s] = svc, svc
 	}
@@ -166,7 +171,14 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 			}
 		}
 	}
-	return p.publish(next, all)
+	if err := p.publish(next, all); err != nil {
+		return err
+	}
+	p.serviceNo, p.poolNo = numbers, poolNo
+	for _, q := range all {
+		q.idle = !used[q]
+	}
+	return nil
 }
 
 // fits reports what of a service does not suit a rule's packets or this Plane.
@@ -216,26 +228,6 @@ func (v *vip) add(q *pool, c *Service) {
 		}
 	}
 	v.regular = append(v.regular, m)
-}
-
-// prepare computes what packets need to know.
-func (s *service) prepare() {
-	for _, a := range s.conf.Locals {
-		s.locals = append(s.locals, a.As16())
-	}
-	if s.conf.MTU == 0 {
-		return
-	}
-	room := s.conf.MTU
-	if s.conf.Forward == Tunnelled {
-		s.tunnel = s.conf.Tunnel.wire()
-		outer6 := false // the MSS must fit every node's tunnel
-		for _, st := range s.pool.All() {
-			outer6 = outer6 || st.Node.Addr.Addr().Unmap().Is6()
-		}
-		room -= s.tunnel.Overhead(outer6)
-	}
-	s.mss4, s.mss6 = uint16(room-40), uint16(room-60)
 }
 
 // grouping returns the grouping of a service that resolve has seen.

@@ -19,7 +19,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	}
 	rec := &p.slab.recs[at]
 	rec.vip, rec.client, rec.node, rec.local = endOf(pk.key.Dst()), endOf(pk.key.Src()), *to, wire.End{}
-	rec.flags, rec.nodeNo, rec.service = 0, n.no, svc.no
+	rec.flags, rec.nodeNo, rec.service, rec.way = 0, n.no, svc.no, svc.way
 	rec.tcp = clienttable.TCPState{}
 	if svc.conf.Forward.direct() {
 		rec.flags = oneWay

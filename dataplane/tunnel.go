@@ -113,8 +113,9 @@ func (t *Tunnel) wire() wire.Tunnel {
 
 // deliver sends a packet to a node that answers past the balancer: as it is, or in a tunnel. Super-packets
 // are split first, since the kernel does not segment inside these tunnels.
-func (w *Worker) deliver(pk *packet, svc *service, rec *record) bool {
-	if svc.conf.Forward == DSR {
+func (w *Worker) deliver(pk *packet, rec *record) bool {
+	y := w.snap.ways[rec.way]
+	if y.forward == DSR {
 		if !w.link.Ethernet {
 			w.drop(pk, NoRoute)
 			return false
@@ -152,17 +153,17 @@ func (w *Worker) deliver(pk *packet, svc *service, rec *record) bool {
 		w.drop(pk, NoRoute)
 		return false
 	}
-	t := tunnelled{svc: svc, over: svc.tunnel.Overhead(node.Is6()), outer6: node.Is6(), local: endOf(netip.AddrPortFrom(src, 0)), node: rec.node}
+	t := tunnelled{way: y, over: y.wire.Overhead(node.Is6()), outer6: node.Is6(), local: endOf(netip.AddrPortFrom(src, 0)), node: rec.node}
 	t.sport = 49152 + uint16(pk.key.Hash(w.p.cfg.Seed)>>50)
 	if w.tr != nil {
-		w.tr.step("tunnel", "%v to %v, %d bytes of headers", &svc.conf.Tunnel, node, t.over)
+		w.tr.step("tunnel", "%v to %v, %d bytes of headers", &y.tunnel, node, t.over)
 	}
 	segment := len(pk.ip)
 	if size > 0 {
 		segment = int(pk.v.Payload) + min(size, pk.v.PayloadLen())
 	}
-	if segment+t.over > svc.conf.MTU {
-		w.tellTooBig(pk, svc.conf.MTU-t.over)
+	if segment+t.over > y.mtu {
+		w.tellTooBig(pk, y.mtu-t.over)
 	}
 	n := pk.v.Segments(size)
 	for i := range n {
@@ -185,7 +186,7 @@ func (w *Worker) deliver(pk *packet, svc *service, rec *record) bool {
 
 // tunnelled is what the packets of one super-packet have in common.
 type tunnelled struct {
-	svc         *service
+	*way
 	over        int
 	outer6      bool
 	local, node wire.End
@@ -201,14 +202,14 @@ func (w *Worker) encapsulate(pk *packet, t *tunnelled, buf []byte, h int) bool {
 	if t.outer6 {
 		at = 0
 	}
-	fits := len(outer) <= t.svc.conf.MTU
+	fits := len(outer) <= t.mtu
 	w.ident++
-	t.svc.tunnel.Put(outer, t.local.Addr[at:], t.node.Addr[at:], pk.v.Version == 6, pk.v.TOS(pk.ip), t.sport,
+	t.wire.Put(outer, t.local.Addr[at:], t.node.Addr[at:], pk.v.Version == 6, pk.v.TOS(pk.ip), t.sport,
 		fits && pk.v.DontFragment(pk.ip), uint16(w.ident))
 	if fits {
 		return w.emitNew(pk, buf, h, t)
 	}
-	n := wire.FragmentLen(t.outer6, t.svc.conf.MTU)
+	n := wire.FragmentLen(t.outer6, t.mtu)
 	head := wire.IPv4Len
 	if t.outer6 {
 		head = wire.IPv6Len
