@@ -12,7 +12,7 @@ import (
 // Bounds of the fragment table.
 const (
 	fragmentLife = 30 * time.Second
-	maxDatagrams = 4096
+	maxDatagrams = 1 << 14
 	maxSpans     = 64 // pieces of one datagram that are not next to each other
 	maxHeld      = 64 // fragments of one datagram that wait for the first
 	maxHeldBytes = 4 << 20
@@ -23,18 +23,22 @@ const (
 type fragments struct {
 	mu    sync.Mutex
 	m     map[clienttable.Flow]*datagram
-	order []clienttable.Flow // by age
-	held  int                // bytes
+	order []*datagram // by age, some of them gone
+	held  int         // bytes
+	lost  int         // fragments that waited in vain, until step tells
 }
 
 // datagram is what is known of a fragmented packet.
 type datagram struct {
+	key     clienttable.Flow
+	gone    bool // from the table
 	born    time.Time
 	known   bool // the first fragment was seen
 	pass    bool // it belongs to no session and went on as it came
 	bad     bool // fragments overlap: nothing more of it is forwarded
 	session clienttable.Flow
 	spans   []span // sorted, disjoint, not adjacent
+	end     uint32 // of the last fragment; 0 while that was not seen
 	waiting [][]byte
 }
 
@@ -50,43 +54,79 @@ func fragmentKey(b []byte, v *wire.View) clienttable.Flow {
 	return clienttable.MakeFlow6(wire.ProtoFragment, [16]byte(b[8:24]), [16]byte(b[24:40]), uint16(v.FragID>>16), uint16(v.FragID))
 }
 
-// datagram returns what is known, or begins to know it. f.mu is held.
-func (f *fragments) datagram(now time.Time, k clienttable.Flow) *datagram {
+// datagram returns what is known, or begins to know it. Where there is no room, a first fragment makes it, and nil is returned
+// for another one: it would drive out those that it might follow. f.mu is held.
+func (f *fragments) datagram(now time.Time, k clienttable.Flow, first bool) *datagram {
 	d := f.m[k]
 	if d != nil && now.Sub(d.born) < fragmentLife {
 		return d
 	}
 	if d != nil {
-		f.forget(k)
+		f.forget(d)
 	}
-	for len(f.m) >= maxDatagrams {
-		f.forget(f.order[0])
+	if len(f.m) >= maxDatagrams {
+		f.age(now)
 	}
-	d = &datagram{born: now}
+	if len(f.m) >= maxDatagrams {
+		if !first {
+			return nil
+		}
+		f.forget(f.oldest())
+	}
+	if len(f.order) >= 2*maxDatagrams {
+		f.order = slices.DeleteFunc(f.order, func(d *datagram) bool { return d.gone })
+	}
+	d = &datagram{key: k, born: now}
 	f.m[k] = d
-	f.order = append(f.order, k)
+	f.order = append(f.order, d)
 	return d
 }
 
-func (f *fragments) forget(k clienttable.Flow) (lost int) {
-	d := f.m[k]
-	if d == nil {
-		return 0
+// oldest returns the oldest datagram, or nil.
+func (f *fragments) oldest() *datagram {
+	for len(f.order) > 0 {
+		if d := f.order[0]; !d.gone {
+			return d
+		}
+		f.order[0] = nil
+		f.order = f.order[1:]
 	}
-	delete(f.m, k)
-	if i := slices.Index(f.order, k); i >= 0 {
-		f.order = slices.Delete(f.order, i, i+1)
+	return nil
+}
+
+// age forgets what is too old.
+func (f *fragments) age(now time.Time) {
+	for d := f.oldest(); d != nil && now.Sub(d.born) >= fragmentLife; d = f.oldest() {
+		f.forget(d)
 	}
+}
+
+func (f *fragments) forget(d *datagram) {
+	delete(f.m, d.key)
+	d.gone = true
 	for _, b := range d.waiting {
 		f.held -= len(b)
 	}
-	return len(d.waiting)
+	f.lost += len(d.waiting)
+	d.waiting, d.spans = nil, nil
+}
+
+// complete reports whether every fragment was seen. Then the sender may use the identification for another packet,
+// and the datagram is to be forgotten.
+func (d *datagram) complete() bool {
+	return d.known && d.end != 0 && len(d.spans) == 1 && d.spans[0] == span{0, d.end}
 }
 
 // add notes a fragment's bytes, and reports whether they are new.
-func (d *datagram) add(s span) Reason {
+func (d *datagram) add(s span, last bool) Reason {
+	if !d.bad && (d.end != 0 && (s.to > d.end || last && s.to != d.end) || last && len(d.spans) > 0 && d.spans[len(d.spans)-1].to > s.to) {
+		d.bad = true // two ends, or something behind the end
+	}
 	if d.bad {
 		return FragmentOverlap
+	}
+	if last {
+		d.end = s.to
 	}
 	i, _ := slices.BinarySearchFunc(d.spans, s, func(a, b span) int { return int(int64(a.from) - int64(b.from)) })
 	if i > 0 && d.spans[i-1].to > s.from || i < len(d.spans) && d.spans[i].from < s.to {
@@ -112,20 +152,31 @@ func (d *datagram) add(s span) Reason {
 	return NotDropped
 }
 
-func spanOf(v *wire.View) span { return span{v.FragOff, v.FragOff + v.End - v.L4} }
+// spanOf returns the part of its packet that a fragment carries: with IPv6, extension headers behind the fragment
+// header included.
+func spanOf(v *wire.View) span {
+	from := v.L4
+	if v.FragAt != 0 {
+		from = v.FragAt + 8
+	}
+	return span{v.FragOff, v.FragOff + v.End - from}
+}
 
 // first notes the first fragment of a packet and returns those that waited for it.
 func (f *fragments) first(now time.Time, k clienttable.Flow, v *wire.View, session clienttable.Flow, pass bool) (waiting [][]byte, r Reason) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	d := f.datagram(now, k)
-	if r := d.add(spanOf(v)); r != NotDropped {
+	d := f.datagram(now, k, true)
+	if r := d.add(spanOf(v), v.Mark&wire.MoreFrags == 0); r != NotDropped {
 		return nil, r
 	}
 	d.known, d.session, d.pass = true, session, pass
 	waiting, d.waiting = d.waiting, nil
 	for _, b := range waiting {
 		f.held -= len(b)
+	}
+	if d.complete() {
+		f.forget(d)
 	}
 	return waiting, NotDropped
 }
@@ -135,11 +186,17 @@ func (f *fragments) first(now time.Time, k clienttable.Flow, v *wire.View, sessi
 func (f *fragments) later(now time.Time, k clienttable.Flow, v *wire.View, buf []byte) (session clienttable.Flow, pass, held bool, r Reason) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	d := f.datagram(now, k)
-	if r := d.add(spanOf(v)); r != NotDropped {
+	d := f.datagram(now, k, false)
+	if d == nil {
+		return session, false, false, FragmentsFull
+	}
+	if r := d.add(spanOf(v), v.Mark&wire.MoreFrags == 0); r != NotDropped {
 		return session, false, false, r
 	}
 	if d.known {
+		if d.complete() {
+			f.forget(d)
+		}
 		return d.session, d.pass, false, NotDropped
 	}
 	if len(d.waiting) == maxHeld || f.held+len(buf) > maxHeldBytes {
@@ -154,9 +211,8 @@ func (f *fragments) later(now time.Time, k clienttable.Flow, v *wire.View, buf [
 func (f *fragments) step(now time.Time) (lost int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for len(f.order) > 0 && now.Sub(f.m[f.order[0]].born) >= fragmentLife {
-		lost += f.forget(f.order[0])
-	}
+	f.age(now)
+	lost, f.lost = f.lost, 0
 	return lost
 }
 
@@ -180,7 +236,10 @@ func (w *Worker) release(waiting [][]byte, session clienttable.Flow, pass bool) 
 		var pk packet
 		pk.buf = w.arena.take(len(b))
 		copy(pk.buf, b)
-		if w.parse(&pk) == NotDropped && pk.ip != nil {
+		in := w.stats.in
+		r := w.parse(&pk)
+		w.stats.in = in // it was counted when it came
+		if r == NotDropped && pk.ip != nil {
 			w.follow(&pk, session, pass)
 		}
 	}
@@ -226,6 +285,7 @@ func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
 	}
 	rec := &w.p.slab.recs[r.record()]
 	w.service(rec)
+	w.count(rec, r.dir(), len(pk.ip))
 	if rec.flags&oneWay != 0 {
 		w.deliver(pk, rec)
 	} else if w.translate(pk, rec, r.dir()) {

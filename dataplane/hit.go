@@ -18,6 +18,9 @@ func (w *Worker) hit(pk *packet, r ref) {
 	if w.tr != nil {
 		w.tr.session(w, rec, dir)
 	}
+	if pk.v.Mark&unfit != 0 && w.untranslatable(pk, rec.flags&oneWay != 0) {
+		return
+	}
 	if rec.flags&isTCP != 0 && !w.track(pk, svc, rec, dir) {
 		w.miss(pk)
 		return
@@ -41,23 +44,30 @@ func (w *Worker) hit(pk *packet, r ref) {
 	}
 	if rec.flags&oneWay != 0 {
 		if !w.deliver(pk, rec) {
+			w.stats.drops[FragmentLost] += uint64(len(waiting))
 			return
 		}
 	} else if !w.translate(pk, rec, dir) {
+		w.stats.drops[FragmentLost] += uint64(len(waiting))
 		return
 	}
+	w.count(rec, dir, n)
+	if rec.flags&oneWay == 0 {
+		w.forward(pk)
+	}
+	if len(waiting) > 0 {
+		w.release(waiting, pk.key, false)
+	}
+}
+
+// count counts n bytes of a session.
+func (w *Worker) count(rec *record, dir uint32, n int) {
 	if dir == toNode {
 		w.stats.nodes[rec.nodeNo].In.add(n)
 		w.stats.services[rec.service].In.add(n)
 	} else {
 		w.stats.nodes[rec.nodeNo].Out.add(n)
 		w.stats.services[rec.service].Out.add(n)
-	}
-	if rec.flags&oneWay == 0 {
-		w.forward(pk)
-	}
-	if len(waiting) > 0 {
-		w.release(waiting, pk.key, false)
 	}
 }
 
@@ -100,13 +110,19 @@ func (s *snapshot) service(no uint32) *service {
 	return nil
 }
 
-// untranslatable drops packets whose addresses are fixed, or are not what they seem.
-func (w *Worker) untranslatable(pk *packet) bool {
+// unfit marks packets that untranslatable has to look at.
+const unfit = wire.Routed | wire.Authentic | wire.NoSum
+
+// untranslatable drops packets whose addresses are fixed, or are not what they seem, and those that have no checksum where
+// there must be one. direct says that the packet reaches its node as it is.
+func (w *Worker) untranslatable(pk *packet, direct bool) bool {
 	switch m := pk.v.Mark; {
 	case m&wire.Routed != 0:
 		w.drop(pk, SourceRouted)
-	case m&wire.Authentic != 0:
+	case m&wire.Authentic != 0 && !direct:
 		w.drop(pk, Authentic)
+	case m&wire.NoSum != 0 && pk.v.Version == 6 && !pk.partial:
+		w.drop(pk, ZeroChecksum) // RFC 8200 section 8.1
 	default:
 		return false
 	}
@@ -116,8 +132,8 @@ func (w *Worker) untranslatable(pk *packet) bool {
 // translate rewrites a packet as its session wants it. It drops those that cannot be.
 func (w *Worker) translate(pk *packet, rec *record, dir uint32) bool {
 	v := &pk.v
-	if v.Mark&(wire.Routed|wire.Authentic) != 0 {
-		return !w.untranslatable(pk)
+	if v.Mark&unfit != 0 && w.untranslatable(pk, false) {
+		return false
 	}
 	sport, dport := v.SrcPort, v.DstPort
 	src, dst := rec.ends(dir)
@@ -134,7 +150,30 @@ func (w *Worker) translate(pk *packet, rec *record, dir uint32) bool {
 		}
 		v.FixSCTP(pk.ip, castagnoli)
 	}
+	pk.rec, pk.dir = rec, dir
 	return true
+}
+
+// untranslate gives a packet that is not going to be sent the addresses back that its sender knows, for an ICMP error
+// to quote.
+func (w *Worker) untranslate(pk *packet) {
+	rec := pk.rec
+	if rec == nil {
+		return
+	}
+	pk.rec = nil
+	src, dst := &rec.node, &rec.client
+	switch {
+	case pk.dir == toNode:
+		src, dst = &rec.client, &rec.vip
+	case rec.flags&hasLocal != 0:
+		dst = &rec.local
+	}
+	pk.v.SetSrc(pk.ip, src, pk.partial)
+	pk.v.SetDst(pk.ip, dst, pk.partial)
+	if rec.flags&isSCTP != 0 {
+		pk.v.FixSCTP(pk.ip, castagnoli)
+	}
 }
 
 // used notes that a direction has had a packet, and now and then keeps the client's association alive for

@@ -86,7 +86,7 @@ func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
 		return nil
 	}
 	svc := w.snap.byConf[s]
-	switch svc.pool.metric {
+	switch svc.pool.Metric() {
 	case steering.Hash, steering.MinMisses, steering.PHash, steering.Maglev, steering.Capacity:
 	default:
 		return nil
@@ -97,7 +97,7 @@ func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
 	}
 	svc.pool.Release(id)
 	n := w.node(id)
-	if n == nil {
+	if n == nil || n.addr.Addr().Is4() != p.Dst.Addr().Is4() && s.Forward != Tunnelled {
 		return nil
 	}
 	if w.tr != nil {

@@ -77,7 +77,8 @@ func (w *Worker) foreign(pk *packet, p *policy.Packet) {
 // toVIP handles a packet to a virtual address without a session.
 func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 	v := &pk.v
-	if w.untranslatable(pk) {
+	if v.BadSource(pk.ip) {
+		w.drop(pk, BadSource)
 		return
 	}
 	svc, bound := w.regular(pk, p, addr)
@@ -90,8 +91,10 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 		svc = w.snap.byConf[s]
 	}
 	if svc.conf.Forward == Route {
-		w.stats.services[svc.no].In.add(len(pk.ip))
-		w.forward(pk)
+		w.routed(pk, svc)
+		return
+	}
+	if v.Mark&unfit != 0 && w.untranslatable(pk, svc.conf.Forward.direct()) {
 		return
 	}
 	switch v.Proto {
@@ -115,6 +118,20 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 		return
 	}
 	w.begin(pk, p, svc, n)
+}
+
+// routed sends a packet on as it is.
+func (w *Worker) routed(pk *packet, svc *service) {
+	var waiting [][]byte
+	if pk.v.Mark&wire.Fragment != 0 {
+		var ok bool
+		if waiting, ok = w.firstFragment(pk, true); !ok {
+			return
+		}
+	}
+	w.stats.services[svc.no].In.add(len(pk.ip))
+	w.forward(pk)
+	w.release(waiting, pk.key, true)
 }
 
 // resolve asks the policies.
@@ -167,6 +184,9 @@ func (w *Worker) noPolicy(pk *packet, p *policy.Packet, addr *vip) {
 		w.drop(pk, NoPolicy)
 		return
 	}
+	if v.Mark&unfit != 0 && w.untranslatable(pk, false) {
+		return
+	}
 	usable := 0
 	if addr != nil {
 		for _, q := range addr.pools {
@@ -208,6 +228,10 @@ func (w *Worker) midStream(pk *packet, svc *service) bool {
 		return true
 	case Silent:
 		w.drop(pk, NoSession)
+		return false
+	}
+	if !pk.partial && !v.SumOK(pk.ip) {
+		w.drop(pk, BadChecksum) // who knows whose it is
 		return false
 	}
 	n := wire.BuildRST(w.reply(pk, wire.MaxReply), pk.ip, v)
@@ -255,7 +279,9 @@ func (w *Worker) choose(pk *packet, p *policy.Packet, svc *service, bound bindin
 		w.p.notice()
 		w.renew()
 		if n = w.node(id); n == nil {
-			pool.Release(id)
+			if w.tr == nil {
+				pool.Release(id)
+			}
 			return nil, NoNode
 		}
 	}
@@ -303,8 +329,9 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 		}
 		return
 	}
-	if pk.v.Proto == wire.ProtoUDP && svc.conf.Ageing.NoUDP {
-		// Only where nodes answer past the balancer: each datagram is chosen for anew, and leaves no trace.
+	if pk.v.Proto == wire.ProtoUDP && svc.conf.Ageing.NoUDP && pk.v.Mark&wire.Fragment == 0 {
+		// Only where nodes answer past the balancer: each datagram is chosen for anew, and leaves no trace. (A
+		// datagram in fragments needs a session to keep them together.)
 		rec := record{node: to, way: svc.way}
 		w.stats.nodes[n.no].In.add(len(pk.ip))
 		w.stats.services[svc.no].In.add(len(pk.ip))

@@ -39,6 +39,7 @@ type Plane struct {
 	own     *Worker // of Process
 
 	errors  limiter
+	ident   atomic.Uint32 // of the last outer packet that may be in fragments
 	pending pending
 }
 
@@ -187,7 +188,12 @@ func (p *Plane) SetNodes(pool *steering.Pool, nodes ...steering.Node) error {
 				continue
 			}
 			for _, n := range nodes {
-				if a := n.Addr.Addr().Unmap(); !a.IsValid() || a.Is4() != r.Match.Dst.Addr().Is4() {
+				a, tunnelled := n.Addr.Addr().Unmap(), r.Value.Forward == Tunnelled
+				if _, ok := p.cfg.addr(a.Is6()); a.IsValid() && tunnelled && !ok {
+					errs = append(errs, invalid(fmt.Sprintf("rule %q: node %q: Addr", r.Name, n.Name), n.Addr,
+						"an address of a family that Config.Addrs has, too"))
+				}
+				if !a.IsValid() || !tunnelled && r.Value.Forward != Route && a.Is4() != r.Match.Dst.Addr().Is4() {
 					errs = append(errs, invalid(fmt.Sprintf("rule %q: node %q: Addr", r.Name, n.Name), n.Addr,
 						fmt.Sprintf("an address of the family of %v", r.Match.Dst)))
 				}

@@ -18,6 +18,8 @@ const (
 	BadFragment  // fragment with an impossible offset or length
 	TinyFragment // first fragment without the whole transport header
 	BadFrame     // Ethernet header cut, or too many VLAN tags
+	BadChecksum  // wrong transport checksum of a packet that would be answered
+	BadSource    // to a virtual address, from itself or from what is no address of a host
 	ZeroChecksum // UDP over IPv6 without a checksum
 	SourceRouted // IPv6 routing header with segments left, or home address: cannot be translated
 	Authentic    // IPv6 authentication header: must not be translated
@@ -51,7 +53,7 @@ const (
 var reasonNames = []string{
 	"not-dropped",
 	"truncated", "bad-version", "bad-header", "bad-length", "bad-extension", "bad-transport", "bad-fragment", "tiny-fragment", "bad-frame",
-	"zero-checksum", "source-routed", "authentic", "odd-offload",
+	"bad-checksum", "bad-source", "zero-checksum", "source-routed", "authentic", "odd-offload",
 	"fragment-lost", "fragment-overlap", "fragments-full",
 	"no-policy", "no-node", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
 	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed",

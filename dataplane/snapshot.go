@@ -39,7 +39,6 @@ type vip struct {
 type pool struct {
 	*steering.Pool
 	no     uint32
-	metric steering.Metric
 	usable atomic.Int32
 	idle   bool // no service in force uses it
 }
@@ -140,7 +139,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 			q = &pool{}
 		} else if q == nil {
 			poolNo++
-			q = &pool{Pool: c.Pool, no: poolNo, metric: c.Pool.Explain(steering.Key{}).Metric}
+			q = &pool{Pool: c.Pool, no: poolNo}
 			pools[c.Pool] = q
 			all = append(all, q)
 		}

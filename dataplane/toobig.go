@@ -32,7 +32,11 @@ func (w *Worker) tellTooBig(pk *packet, mtu int) {
 // ago. It comes from the balancer's own address, or from where pk went to.
 func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32) bool {
 	v := &pk.v
-	if w.tr != nil || !v.MayAnswer(pk.ip) || !w.p.errors.allow(w.now, addrOf(v.Src(pk.ip))) {
+	if w.tr != nil || v.Mark&wire.ICMPError != 0 {
+		return false
+	}
+	w.untranslate(pk)
+	if !v.MayAnswer(pk.ip) || !w.p.errors.allow(w.now, addrOf(v.Src(pk.ip))) {
 		return false
 	}
 	src := v.Dst(pk.ip)
@@ -47,33 +51,35 @@ func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32) bool {
 	return true
 }
 
-// limiter allows one event a second for each of a bounded number of addresses.
+// limiter allows one event a second for each of a bounded number of addresses. It keeps those of the last two
+// seconds, so that forgetting costs nothing.
 type limiter struct {
-	mu   sync.Mutex
-	last map[netip.Addr]time.Time
+	mu       sync.Mutex
+	begun    time.Time
+	new, old map[netip.Addr]time.Time
 }
 
+// limiterSize is how many addresses a second may have an event; for the others there is none.
 const limiterSize = 4096
 
 func (l *limiter) allow(now time.Time, a netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t, ok := l.last[a]; ok && now.Sub(t) < time.Second {
-		return false
-	}
-	if l.last == nil || len(l.last) >= limiterSize {
-		// Those of the last second stay; if these are as many, nobody else is answered for a moment.
-		keep := make(map[netip.Addr]time.Time)
-		for k, t := range l.last {
-			if now.Sub(t) < time.Second {
-				keep[k] = t
-			}
+	if age := now.Sub(l.begun); l.new == nil || age >= time.Second || age < 0 {
+		if l.new, l.old = l.old, l.new; l.new == nil {
+			l.new = make(map[netip.Addr]time.Time)
 		}
-		l.last = keep
-		if len(keep) >= limiterSize {
+		clear(l.new)
+		l.begun = now
+	}
+	for _, m := range []map[netip.Addr]time.Time{l.new, l.old} {
+		if t, ok := m[a]; ok && now.Sub(t) < time.Second {
 			return false
 		}
 	}
-	l.last[a] = now
+	if len(l.new) >= limiterSize {
+		return false
+	}
+	l.new[a] = now
 	return true
 }

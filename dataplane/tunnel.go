@@ -162,6 +162,10 @@ func (w *Worker) deliver(pk *packet, rec *record) bool {
 	if size > 0 {
 		segment = int(pk.v.Payload) + min(size, pk.v.PayloadLen())
 	}
+	if segment+t.over > 65535 {
+		w.drop(pk, TooBig) // there is no such packet, not even in fragments
+		return false
+	}
 	if segment+t.over > y.mtu {
 		w.tellTooBig(pk, y.mtu-t.over)
 	}
@@ -203,9 +207,12 @@ func (w *Worker) encapsulate(pk *packet, t *tunnelled, buf []byte, h int) bool {
 		at = 0
 	}
 	fits := len(outer) <= t.mtu
-	w.ident++
+	df, ident := fits && pk.v.DontFragment(pk.ip), uint32(0)
+	if !df { // workers share the addresses, and so the identifications
+		ident = w.p.ident.Add(1)
+	}
 	t.wire.Put(outer, t.local.Addr[at:], t.node.Addr[at:], pk.v.Version == 6, pk.v.TOS(pk.ip), t.sport,
-		fits && pk.v.DontFragment(pk.ip), uint16(w.ident))
+		df, uint16(ident))
 	if fits {
 		return w.emitNew(pk, buf, h, t)
 	}
@@ -216,7 +223,7 @@ func (w *Worker) encapsulate(pk *packet, t *tunnelled, buf []byte, h int) bool {
 	}
 	for off := 0; head+off < len(outer); off += n {
 		part := w.arena.take(h + n + 48)
-		m := wire.PutFragment(part[h:], outer, off, n, w.ident)
+		m := wire.PutFragment(part[h:], outer, off, n, ident)
 		if !w.emitNew(pk, part[:h+m], h, t) {
 			return false
 		}

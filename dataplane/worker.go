@@ -36,7 +36,6 @@ type Worker struct {
 	out     [][]byte
 	arena   arena
 	scratch record // of a session that is in no table
-	ident   uint32 // of the next packet that may be fragmented
 
 	packets [chunk]packet
 	keys    [chunk]clienttable.Flow
@@ -62,6 +61,9 @@ type packet struct {
 	partial bool // the transport checksum is left to be completed
 	verdict Verdict
 	key     clienttable.Flow
+
+	rec *record // not nil: the packet has been translated for this session
+	dir uint32
 }
 
 // NewWorker returns a further worker, for packets that look as link says. Workers cannot be
@@ -155,7 +157,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 // parse finds the packet's headers. pk.ip is nil if it is dealt with already.
 func (w *Worker) parse(pk *packet) Reason {
 	w.stats.in.add(len(pk.buf) - Headroom)
-	pk.l3, pk.partial, pk.mtu = Headroom, false, 0
+	pk.l3, pk.partial, pk.mtu, pk.rec = Headroom, false, 0, nil
 	pk.ip = nil
 	if w.link.Ethernet {
 		f, s := wire.ParseEthernet(pk.buf[Headroom:])
@@ -182,9 +184,6 @@ func (w *Worker) parse(pk *packet) Reason {
 	if w.link.Virtio {
 		o := readOffload(pk.buf[Headroom-virtioLen:])
 		pk.partial = v.SumOff != 0 && o.partial(pk.l3-Headroom+int(v.SumOff))
-	}
-	if v.Mark&wire.NoSum != 0 && v.Version == 6 && !pk.partial && v.Mark&wire.Fragment == 0 {
-		return ZeroChecksum
 	}
 	// Link padding ends here.
 	pk.buf = pk.buf[:pk.l3+int(v.End)]

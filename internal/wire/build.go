@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // Lengths of headers without options, and limits of what an ICMP error quotes.
 const (
@@ -98,6 +101,13 @@ func putRST(to []byte, v *View, src, dst []byte, sport, dport uint16, seq, ack u
 // destinations, which this function does not make.
 func (v *View) MayAnswer(b []byte) bool {
 	return v.Mark&(ICMPError|LaterFrag) == 0 && unicast(v.Src(b)) && unicast(v.Dst(b))
+}
+
+// BadSource reports whether the source of b is the destination as well, or the address of no single host: an answer
+// would go round in circles, or to many.
+func (v *View) BadSource(b []byte) bool {
+	src := v.Src(b)
+	return !unicast(src) || bytes.Equal(src, v.Dst(b))
 }
 
 func unicast(a []byte) bool {
