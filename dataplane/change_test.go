@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"bytes"
 	"net/netip"
 	"testing"
 
@@ -94,5 +95,29 @@ func TestPortReusedWithinABatch(t *testing.T) {
 			total += st.Sessions
 		}
 		require.EqualValues(t, 1, total)
+	})
+}
+
+// TestRestoreIntoAnotherForwarding: a session of a tunnel is none for a service that translates, and the other way round.
+func TestRestoreIntoAnotherForwarding(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		plane := func(f Forward) *testPlane {
+			return newPlane(t, fam, func(c *Config, s *Service) {
+				c.Addrs = []netip.Addr{fam.elsewhere}
+				s.Forward = f
+			})
+		}
+		for _, f := range []Forward{NAT, Tunnelled} {
+			from, to := plane(f), plane(Tunnelled-f)
+			v, _ := from.send(tcp(ap(fam.client, 40000), ap(fam.vip, 80), "S", 1, 0, ""))
+			require.Equal(t, Forwarded, v)
+			var saved bytes.Buffer
+			_, err := from.WriteTo(&saved)
+			require.NoError(t, err)
+			res, err := to.Restore(&saved)
+			require.NoError(t, err)
+			require.Equal(t, Restored{Associations: 1, Unknown: 1}, res)
+			require.Zero(t, to.Stats().Sessions)
+		}
 	})
 }

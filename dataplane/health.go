@@ -1,6 +1,10 @@
 package dataplane
 
-import "github.com/lbprim/lbprim/healthcheck"
+import (
+	"time"
+
+	"github.com/lbprim/lbprim/healthcheck"
+)
 
 // ApplyHealth returns a function for healthcheck.Config.OnTransition that marks nodes up or down. A
 // check's ID is the name of the node it checks. Sessions of a node that goes down are
@@ -17,6 +21,26 @@ func (p *Plane) ApplyHealth() func(healthcheck.Transition) {
 		}
 		if p.SetUp(t.Check.ID, up) == 0 {
 			p.cfg.Logger.Warn("health of an unknown node", "check", t.Check.ID, "state", t.To)
+		}
+	}
+}
+
+// ObserveHealth returns a function for healthcheck.Config.OnResult that tells pools how long their nodes took to pass a
+// check, for the Response metric. A check's ID is the name of the node it checks.
+func (p *Plane) ObserveHealth() func(healthcheck.Check, healthcheck.Result, healthcheck.Status) {
+	return func(c healthcheck.Check, r healthcheck.Result, _ healthcheck.Status) {
+		if r.Verdict == healthcheck.Pass && r.Latency > 0 {
+			p.observe(c.ID, r.Latency)
+		}
+	}
+}
+
+func (p *Plane) observe(name string, took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.pools {
+		if id, ok := q.ID(name); ok {
+			q.Observe(id, took)
 		}
 	}
 }

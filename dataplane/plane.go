@@ -30,6 +30,7 @@ type Plane struct {
 	pools     []*pool
 	serviceNo map[string]uint32
 	poolNo    uint32
+	told      []uint64 // octets of every node, as far as its pool knows of them
 
 	wmu     sync.Mutex
 	workers []*Worker
@@ -269,8 +270,10 @@ func (p *Plane) stale() bool {
 }
 
 // Step does what has to be done from time to time: it removes what has aged, up to a bound,
-// and takes note of changes of the pools. more says that there is more to remove. [Plane.Run] calls
-// it; callers of Process call it about once a second.
+// takes note of changes of the pools, moves their recovery times and slow starts on by
+// steering.Pool.Step, and counts their nodes' octets for them. more says that there is more to remove. [Plane.Run] calls
+// it; callers of Process call it about once a second, and where a pool has the Bandwidth metric
+// run steering.Pool.Run beside it.
 func (p *Plane) Step(now time.Time) (more bool) {
 	const limit = 4096
 	n := p.sessions.Sweep(now, limit)
@@ -280,6 +283,7 @@ func (p *Plane) Step(now time.Time) (more bool) {
 		p.own.stats.drops[FragmentLost] += uint64(lost)
 		p.own.mu.Unlock()
 	}
+	p.stepPools(now)
 	p.mu.Lock()
 	if p.stale() {
 		if err := p.refresh(); err != nil {

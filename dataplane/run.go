@@ -14,7 +14,7 @@ import (
 const bufferSize = ReadOffset + 65535 + 64
 
 // Run forwards packets between the devices of Config until ctx is done or a device fails. It has
-// one worker for each device. It closes the devices before it returns: nil after
+// one worker for each device, and runs the pools in force (steering.Pool.Run), so that nobody else should. It closes the devices before it returns: nil after
 // ctx is done, else the first device's error. It must not be called twice.
 func (p *Plane) Run(ctx context.Context) error {
 	if len(p.cfg.Devices) == 0 {
@@ -53,6 +53,9 @@ func (p *Plane) Run(ctx context.Context) error {
 // Plane has to say unasked.
 func (p *Plane) maintain(ctx context.Context, q *queue) {
 	const pause = time.Second
+	var c clocks
+	defer c.stop()
+	c.follow(ctx, p)
 	t := time.NewTimer(pause)
 	defer t.Stop()
 	for {
@@ -65,6 +68,7 @@ func (p *Plane) maintain(ctx context.Context, q *queue) {
 		case <-t.C:
 		}
 		next := pause
+		c.follow(ctx, p)
 		if p.Step(time.Now()) {
 			next = time.Millisecond
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -109,7 +110,9 @@ func TestEverythingAtOnce(t *testing.T) {
 		c.MaxSessions = 300
 		s.Mode = clienttable.RemoveOnEndEntryPerSession
 		s.Ageing.Linger = time.Second
+		c.Addrs = []netip.Addr{fam.elsewhere}
 	})
+	tunnelled := &Service{Name: "web", Pool: p.pool, Forward: Tunnelled}
 	regular := &Service{Name: "reg", Pool: p.pool, Mode: clienttable.Regular}
 	vip := ap(fam.vip, 80)
 	start := p.now
@@ -132,7 +135,7 @@ func TestEverythingAtOnce(t *testing.T) {
 					if r.IntN(2) == 0 {
 						client = ap(fam.client2, client.Port())
 					}
-					switch r.IntN(6) {
+					switch r.IntN(9) {
 					case 0, 1:
 						add(tcp(client, vip, "S", 100, 0, ""))
 					case 2:
@@ -143,6 +146,12 @@ func TestEverythingAtOnce(t *testing.T) {
 						add(tcp(ap(fam.n1, 8080), client, "SA", 500, 101, ""))
 					case 5:
 						add(tcp(ap(fam.n2, 8080), client, "R", 500, 101, ""))
+					case 6:
+						add(unreachable(fam.router, fam.vip, tcp(vip, client, "A", 1, 1, ""), 8))
+					case 7, 8:
+						for _, f := range split(tcp(client, vip, "S", 100, 0, "01234567890123456789"), 24, uint32(r.IntN(100))) {
+							add(f)
+						}
 					}
 				}
 				w.Process(now, bufs, sizes, ReadOffset, make([]Verdict, len(bufs)))
@@ -159,6 +168,10 @@ func TestEverythingAtOnce(t *testing.T) {
 				p.SetUp("n2", round%20 != 3)
 			case 5:
 				if err := p.SetNodes(p.pool, steering.Node{Name: "n1", Addr: ap(fam.n1, 8080)}, steering.Node{Name: fmt.Sprint("n2-", round), Addr: ap(fam.n2, 8080)}); err != nil {
+					panic(err)
+				}
+			case 8:
+				if err := p.Apply(table(t, rule("tcp", fam.vip.String()+" tcp/80", tunnelled))); err != nil {
 					panic(err)
 				}
 			case 6:

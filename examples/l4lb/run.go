@@ -30,7 +30,6 @@ type instance struct {
 	mu    sync.Mutex
 	conf  *config
 	pools *pools
-	stop  map[string]context.CancelFunc // of the pools' timers
 }
 
 // run balances until ctx is done.
@@ -39,7 +38,7 @@ func run(ctx context.Context, file string, log *slog.Logger, ready func(*instanc
 	if err != nil {
 		return err
 	}
-	in := &instance{file: file, log: log, conf: c, pools: newPools(nil), stop: map[string]context.CancelFunc{}}
+	in := &instance{file: file, log: log, conf: c, pools: newPools(nil)}
 	table, err := c.compile(in.pools)
 	if err != nil {
 		return err
@@ -72,7 +71,6 @@ func run(ctx context.Context, file string, log *slog.Logger, ready func(*instanc
 	if err := in.monitor.Set(checks...); err != nil {
 		return err
 	}
-	in.timers(ctx)
 	wg.Go(func() {
 		if err := in.monitor.Run(ctx); err != nil && ctx.Err() == nil {
 			cancel(err)
@@ -90,17 +88,6 @@ func run(ctx context.Context, file string, log *slog.Logger, ready func(*instanc
 		err = cause
 	}
 	return err
-}
-
-// timers runs the recovery times and slow starts of every pool that has none running yet.
-func (in *instance) timers(ctx context.Context) {
-	for name, pool := range in.pools.byFarm {
-		if in.stop[name] == nil {
-			poolCtx, stop := context.WithCancel(ctx)
-			in.stop[name] = stop
-			go func() { _ = pool.Run(poolCtx) }() // ends with its context
-		}
-	}
 }
 
 // open opens the device and completes cfg for it.
@@ -284,14 +271,7 @@ func (in *instance) reload(ctx context.Context) error {
 			return err
 		}
 	}
-	for name := range in.pools.byFarm {
-		if next.byFarm[name] == nil {
-			in.stop[name]()
-			delete(in.stop, name)
-		}
-	}
 	in.conf, in.pools = c, next
-	in.timers(ctx)
 	return in.monitor.Set(checks...)
 }
 
