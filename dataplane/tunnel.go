@@ -134,7 +134,11 @@ func (w *Worker) deliver(pk *packet, rec *record) bool {
 		case gsoNone:
 		case gsoTCPv4, gsoTCPv6, gsoUDPL4:
 			size = int(o.gsoSize)
-			if size == 0 || pk.v.SumOff == 0 || pk.v.Mark&wire.Fragment != 0 {
+			proto := uint8(wire.ProtoTCP)
+			if o.gsoType&^gsoECN == gsoUDPL4 {
+				proto = wire.ProtoUDP
+			}
+			if size == 0 || pk.v.Proto != proto || pk.v.Mark&wire.Fragment != 0 || pk.v.Segments(size) > maxSegments {
 				w.drop(pk, OddOffload)
 				return false
 			}
@@ -187,6 +191,10 @@ func (w *Worker) deliver(pk *packet, rec *record) bool {
 	pk.verdict = Forwarded
 	return true
 }
+
+// maxSegments is in how many packets a super-packet may fall: 64 KiB by the smallest segments that Linux sends,
+// of 48 bytes, and some.
+const maxSegments = 1400
 
 // tunnelled is what the packets of one super-packet have in common.
 type tunnelled struct {
