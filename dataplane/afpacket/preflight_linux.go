@@ -89,9 +89,7 @@ func localAddrs() map[string][]netip.Addr {
 
 // xdpAttached returns the names of the links that have an XDP program (rtnetlink(7), IFLA_XDP).
 func xdpAttached() (map[string]bool, error) {
-	const (
-		iflaXDPAttached = 2
-	)
+	const iflaXDPAttached = 2
 	rib, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
@@ -113,17 +111,11 @@ func xdpAttached() (map[string]bool, error) {
 			case unix.IFLA_IFNAME:
 				name = unix.ByteSliceToString(a.Value)
 			case unix.IFLA_XDP:
-				// Nested: length(2) type(2) value, padded to 4.
-				for b := a.Value; len(b) >= 5; {
-					n := int(*(*uint16)(unsafe.Pointer(&b[0])))
-					if n < 4 || n > len(b) {
-						break
+				attributes(a.Value, func(typ uint16, v []byte) {
+					if typ == iflaXDPAttached && len(v) > 0 {
+						on = v[0] != 0
 					}
-					if *(*uint16)(unsafe.Pointer(&b[2]))&nlaType == iflaXDPAttached && n > 4 {
-						on = b[4] != 0
-					}
-					b = b[min(len(b), (n+3)&^3):]
-				}
+				})
 			}
 		}
 		if on {

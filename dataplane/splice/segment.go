@@ -72,28 +72,32 @@ func Parse(b []byte, s *Segment) bool {
 	return true
 }
 
+// option returns the offset and the length of the next option of b at or behind an offset, or a length of 0 where the list ends or
+// is broken.
+func option(b []byte, at int) (start, n int) {
+	for at < len(b) && b[at] == kindNOP {
+		at++
+	}
+	if at+2 > len(b) || b[at] == kindEnd || b[at+1] < 2 || at+int(b[at+1]) > len(b) {
+		return at, 0
+	}
+	return at, int(b[at+1])
+}
+
 func (o *Options) parse(b []byte, syn bool) {
-	for len(b) > 0 && b[0] != kindEnd {
-		if b[0] == kindNOP {
-			b = b[1:]
-			continue
-		}
-		if len(b) < 2 || b[1] < 2 || int(b[1]) > len(b) {
-			return
-		}
-		v := b[2:b[1]]
+	for at, n := option(b, 0); n > 0; at, n = option(b, at+n) {
+		kind, v := b[at], b[at+2:at+n]
 		switch {
-		case b[0] == kindMSS && len(v) == 2 && syn && o.MSS == 0:
+		case kind == kindMSS && len(v) == 2 && syn && o.MSS == 0:
 			o.MSS = binary.BigEndian.Uint16(v)
-		case b[0] == kindScale && len(v) == 1 && syn:
+		case kind == kindScale && len(v) == 1 && syn:
 			o.HasScale, o.Scale = true, min(v[0], 14)
-		case b[0] == kindPermitted && len(v) == 0 && syn:
+		case kind == kindPermitted && len(v) == 0 && syn:
 			o.SACKPermitted = true
-		case b[0] == kindTimestamps && len(v) == 8:
+		case kind == kindTimestamps && len(v) == 8:
 			o.Timestamps = true
 			o.TSVal, o.TSEcr = binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:])
 		}
-		b = b[b[1]:]
 	}
 }
 

@@ -44,8 +44,11 @@ func (t *Translation) ToClient(segment []byte, ch Change) {
 		ch.Word(old, uint16(w))
 	}
 	if t.Timestamps && t.TS != 0 {
-		if at := find(header, kindTimestamps); at > 0 {
-			put(header, at, t.TS, ch) // the server's own
+		for at, n := option(header, 20); n > 0; at, n = option(header, at+n) {
+			if header[at] == kindTimestamps && n == 10 {
+				put(header, at+2, t.TS, ch) // the server's own
+				break
+			}
 		}
 	}
 }
@@ -59,24 +62,15 @@ func (t *Translation) ToServer(segment []byte, ch Change) {
 	if t.Seq == 0 && t.TS == 0 {
 		return
 	}
-	b := header[20:]
-	for at := 0; at < len(b) && b[at] != kindEnd; {
-		if b[at] == kindNOP {
-			at++
-			continue
-		}
-		if at+2 > len(b) || b[at+1] < 2 || at+int(b[at+1]) > len(b) {
-			return
-		}
-		switch n := int(b[at+1]); {
-		case b[at] == kindTimestamps && n == 10 && t.Timestamps && header[13]&ACK != 0:
-			t.echo(header, 20+at+6, ch)
-		case b[at] == kindSACK && n >= 10 && (n-2)%8 == 0:
+	for at, n := option(header, 20); n > 0; at, n = option(header, at+n) {
+		switch {
+		case header[at] == kindTimestamps && n == 10 && t.Timestamps && header[13]&ACK != 0:
+			t.echo(header, at+6, ch)
+		case header[at] == kindSACK && n >= 10 && (n-2)%8 == 0:
 			for e := 2; e < n; e += 4 {
-				put(header, 20+at+e, -t.Seq, ch)
+				put(header, at+e, -t.Seq, ch)
 			}
 		}
-		at += int(b[at+1])
 	}
 }
 
@@ -105,23 +99,4 @@ func put(header []byte, at int, d uint32, ch Change) {
 	} else {
 		ch.LongOdd(old, old+d)
 	}
-}
-
-// find returns the offset of an option's value in the header, or 0.
-func find(header []byte, kind byte) int {
-	b := header[20:]
-	for at := 0; at < len(b) && b[at] != kindEnd; {
-		if b[at] == kindNOP {
-			at++
-			continue
-		}
-		if at+2 > len(b) || b[at+1] < 2 || at+int(b[at+1]) > len(b) {
-			return 0
-		}
-		if b[at] == kind && b[at+1] == 10 {
-			return 20 + at + 2
-		}
-		at += int(b[at+1])
-	}
-	return 0
 }

@@ -93,10 +93,7 @@ func run(ctx context.Context, file string, log *slog.Logger, ready func(*instanc
 // open opens the device and completes cfg for it.
 func (in *instance) open(ctx context.Context, wg *sync.WaitGroup, cancel context.CancelCauseFunc, cfg *dataplane.Config) (opened []io.Closer, err error) {
 	c := in.conf
-	vips, err := c.vips()
-	if err != nil {
-		return nil, err
-	}
+	vips := c.vips()
 	if c.Device.Type == tunDevice {
 		t := tun.Config{Name: c.Device.Name, MTU: c.Device.MTU, Routes: vips, Divert: c.Device.Interfaces, QueueLen: 5000}
 		if err := tun.Preflight(&t); err != nil {
@@ -142,7 +139,7 @@ func (in *instance) open(ctx context.Context, wg *sync.WaitGroup, cancel context
 }
 
 // vips lists the virtual addresses of all services that are not disabled.
-func (c *config) vips() (vips []netip.Prefix, err error) {
+func (c *config) vips() (vips []netip.Prefix) {
 	seen := map[netip.Prefix]bool{}
 	for _, s := range c.Services {
 		p := s.VIP.Prefix
@@ -154,7 +151,7 @@ func (c *config) vips() (vips []netip.Prefix, err error) {
 			vips = append(vips, p)
 		}
 	}
-	return vips, nil
+	return vips
 }
 
 // hosts are single addresses; a device that answers ARP can do so for no network.
@@ -221,16 +218,9 @@ func (in *instance) reload(ctx context.Context) error {
 	if !sameDevice(old, c) {
 		return errors.New("device, sessions, associations and foreign cannot change while running; restart for that")
 	}
-	vips, err := c.vips()
-	if err != nil {
-		return err
-	}
+	vips := c.vips()
 	if in.vips == nil {
-		before, err := old.vips()
-		if err != nil {
-			return err
-		}
-		if fmt.Sprint(before) != fmt.Sprint(vips) {
+		if fmt.Sprint(old.vips()) != fmt.Sprint(vips) {
 			return errors.New("the virtual addresses of a TUN device cannot change while running; restart for that")
 		}
 	}
