@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // Default times of [Ageing].
@@ -28,7 +30,7 @@ const (
 	CloseBoth
 )
 
-var closeNames = [...]string{"none", "server", "client", "both"}
+var closeNames = enum.Of[CloseTo]("clienttable: close at ageing", "none", "server", "client", "both")
 
 // To reports whether the side that sends in direction d is told.
 func (c CloseTo) To(d Dir) bool {
@@ -39,24 +41,16 @@ func (c CloseTo) To(d Dir) bool {
 }
 
 // String returns the name of c.
-func (c CloseTo) String() string { return enumString("CloseTo", uint8(c), closeNames[:]) }
+func (c CloseTo) String() string { return closeNames.String(c) }
 
 // AppendText implements encoding.TextAppender.
-func (c CloseTo) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "close at ageing", uint8(c), closeNames[:])
-}
+func (c CloseTo) AppendText(b []byte) ([]byte, error) { return closeNames.Append(b, c) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (c CloseTo) MarshalText() ([]byte, error) { return c.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (c *CloseTo) UnmarshalText(text []byte) error {
-	v, err := parseEnum("close at ageing", text, closeNames[:])
-	if err == nil {
-		*c = CloseTo(v)
-	}
-	return err
-}
+func (c *CloseTo) UnmarshalText(text []byte) error { return closeNames.Parse(c, text) }
 
 // Ageing configures for how long the entries of a farm live. Every zero field takes
 // its default; the zero Ageing is ready for [NewTimers].
@@ -131,7 +125,7 @@ func NewTimers(cfg *Ageing) (*Timers, error) {
 		t.cfg.SYN = t.cfg.Idle
 	}
 	if t.cfg.CloseAtAgeing > CloseBoth {
-		bad("CloseAtAgeing", t.cfg.CloseAtAgeing, "one of "+enumList(closeNames[:]))
+		bad("CloseAtAgeing", t.cfg.CloseAtAgeing, "one of "+closeNames.List())
 	}
 	if cfg != nil && len(cfg.Ports) > 0 {
 		t.ports = make(map[uint16]time.Duration, len(cfg.Ports))

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // ErrChangesLost is returned by [Table.Changes] when some of the changes asked for
@@ -20,27 +22,19 @@ const (
 	Removed
 )
 
-var changeNames = [...]string{"", "stored", "removed"}
+var changeNames = enum.Of[ChangeOp]("clienttable: change", "", "stored", "removed")
 
 // String returns the name of o.
-func (o ChangeOp) String() string { return enumString("ChangeOp", uint8(o), changeNames[:]) }
+func (o ChangeOp) String() string { return changeNames.String(o) }
 
 // AppendText implements encoding.TextAppender.
-func (o ChangeOp) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "change", uint8(o), changeNames[:])
-}
+func (o ChangeOp) AppendText(b []byte) ([]byte, error) { return changeNames.Append(b, o) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (o ChangeOp) MarshalText() ([]byte, error) { return o.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (o *ChangeOp) UnmarshalText(text []byte) error {
-	v, err := parseEnum("change", text, changeNames[:])
-	if err == nil {
-		*o = ChangeOp(v)
-	}
-	return err
-}
+func (o *ChangeOp) UnmarshalText(text []byte) error { return changeNames.Parse(o, text) }
 
 // Change is one change of a table's entries. That an idle time was restarted is
 // none: a follower learns of it by a snapshot now and then.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // Defaults of [Config].
@@ -38,27 +40,19 @@ const (
 	EvictOldest
 )
 
-var fullNames = [...]string{"reject-new", "evict-oldest"}
+var fullNames = enum.Of[FullAction]("clienttable: full action", "reject-new", "evict-oldest")
 
 // String returns the name of a.
-func (a FullAction) String() string { return enumString("FullAction", uint8(a), fullNames[:]) }
+func (a FullAction) String() string { return fullNames.String(a) }
 
 // AppendText implements encoding.TextAppender.
-func (a FullAction) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "full action", uint8(a), fullNames[:])
-}
+func (a FullAction) AppendText(b []byte) ([]byte, error) { return fullNames.Append(b, a) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (a FullAction) MarshalText() ([]byte, error) { return a.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (a *FullAction) UnmarshalText(text []byte) error {
-	v, err := parseEnum("full action", text, fullNames[:])
-	if err == nil {
-		*a = FullAction(v)
-	}
-	return err
-}
+func (a *FullAction) UnmarshalText(text []byte) error { return fullNames.Parse(a, text) }
 
 // Layout is how a table stores its entries.
 type Layout uint8
@@ -73,27 +67,19 @@ const (
 	Heap
 )
 
-var layoutNames = [...]string{"auto", "packed", "heap"}
+var layoutNames = enum.Of[Layout]("clienttable: layout", "auto", "packed", "heap")
 
 // String returns the name of l.
-func (l Layout) String() string { return enumString("Layout", uint8(l), layoutNames[:]) }
+func (l Layout) String() string { return layoutNames.String(l) }
 
 // AppendText implements encoding.TextAppender.
-func (l Layout) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "layout", uint8(l), layoutNames[:])
-}
+func (l Layout) AppendText(b []byte) ([]byte, error) { return layoutNames.Append(b, l) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (l Layout) MarshalText() ([]byte, error) { return l.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (l *Layout) UnmarshalText(text []byte) error {
-	v, err := parseEnum("layout", text, layoutNames[:])
-	if err == nil {
-		*l = Layout(v)
-	}
-	return err
-}
+func (l *Layout) UnmarshalText(text []byte) error { return layoutNames.Parse(l, text) }
 
 // Config configures a [Table]. A nil Config, and every zero field, takes the
 // default. New keeps a copy.
@@ -180,11 +166,11 @@ func (cfg *Config[K, V]) withDefaults() (Config[K, V], error) {
 		bad("OwnerName", "and Rebind", "set together, and with Owner")
 	}
 	if c.Full > EvictOldest {
-		bad("Full", c.Full, "one of "+enumList(fullNames[:]))
+		bad("Full", c.Full, "one of "+fullNames.List())
 	}
 	switch {
 	case c.Layout > Heap:
-		bad("Layout", c.Layout, "one of "+enumList(layoutNames[:]))
+		bad("Layout", c.Layout, "one of "+layoutNames.List())
 	case c.Layout != Heap:
 		why := whyNotPacked[K, V]()
 		if c.Layout == AutoLayout {

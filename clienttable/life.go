@@ -1,6 +1,10 @@
 package clienttable
 
-import "time"
+import (
+	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
+)
 
 // Class says how much an entry is worth when the table is full, and whether it
 // ages. The zero Class is Established.
@@ -17,27 +21,19 @@ const (
 	Static
 )
 
-var classNames = [...]string{"established", "half-open", "lingering", "static"}
+var classNames = enum.Of[Class]("clienttable: class", "established", "half-open", "lingering", "static")
 
 // String returns the name of c.
-func (c Class) String() string { return enumString("Class", uint8(c), classNames[:]) }
+func (c Class) String() string { return classNames.String(c) }
 
 // AppendText implements encoding.TextAppender.
-func (c Class) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "class", uint8(c), classNames[:])
-}
+func (c Class) AppendText(b []byte) ([]byte, error) { return classNames.Append(b, c) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (c Class) MarshalText() ([]byte, error) { return c.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (c *Class) UnmarshalText(text []byte) error {
-	v, err := parseEnum("class", text, classNames[:])
-	if err == nil {
-		*c = Class(v)
-	}
-	return err
-}
+func (c *Class) UnmarshalText(text []byte) error { return classNames.Parse(c, text) }
 
 // Life is for how long an entry lives, and as what. The zero Life is an
 // established entry that slides by the table's TTL. A Life may be copied.
@@ -70,24 +66,16 @@ const (
 	NodeGone
 )
 
-var reasonNames = [...]string{"", "expired", "deleted", "replaced", "evicted", "node-gone"}
+var reasonNames = enum.Of[Reason]("clienttable: reason", "", "expired", "deleted", "replaced", "evicted", "node-gone")
 
 // String returns the name of r.
-func (r Reason) String() string { return enumString("Reason", uint8(r), reasonNames[:]) }
+func (r Reason) String() string { return reasonNames.String(r) }
 
 // AppendText implements encoding.TextAppender.
-func (r Reason) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "reason", uint8(r), reasonNames[:])
-}
+func (r Reason) AppendText(b []byte) ([]byte, error) { return reasonNames.Append(b, r) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (r Reason) MarshalText() ([]byte, error) { return r.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (r *Reason) UnmarshalText(text []byte) error {
-	v, err := parseEnum("reason", text, reasonNames[:])
-	if err == nil {
-		*r = Reason(v)
-	}
-	return err
-}
+func (r *Reason) UnmarshalText(text []byte) error { return reasonNames.Parse(r, text) }

@@ -1,5 +1,7 @@
 package clienttable
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // Mode says which entries a session of a farm makes, and what becomes of them when
 // the session ends. The zero Mode is EntryPerSession.
 //
@@ -23,10 +25,8 @@ const (
 	RemoveOnEndServerPerSession
 )
 
-var modeNames = [...]string{
-	"entry-per-session", "regular", "server-per-session",
-	"remove-on-end-entry-per-session", "remove-on-end-server-per-session",
-}
+var modeNames = enum.Of[Mode]("clienttable: session mode", "entry-per-session", "regular", "server-per-session",
+	"remove-on-end-entry-per-session", "remove-on-end-server-per-session")
 
 // LegacyMode returns the mode that the two older switches stand for: a new entry,
 // and a new server, for another source port of a known client. A new server needs
@@ -56,21 +56,13 @@ func (m Mode) RemoveOnEnd() bool {
 }
 
 // String returns the name of m.
-func (m Mode) String() string { return enumString("Mode", uint8(m), modeNames[:]) }
+func (m Mode) String() string { return modeNames.String(m) }
 
 // AppendText implements encoding.TextAppender.
-func (m Mode) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "session mode", uint8(m), modeNames[:])
-}
+func (m Mode) AppendText(b []byte) ([]byte, error) { return modeNames.Append(b, m) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (m Mode) MarshalText() ([]byte, error) { return m.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (m *Mode) UnmarshalText(text []byte) error {
-	v, err := parseEnum("session mode", text, modeNames[:])
-	if err == nil {
-		*m = Mode(v)
-	}
-	return err
-}
+func (m *Mode) UnmarshalText(text []byte) error { return modeNames.Parse(m, text) }

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type enum interface {
+type value interface {
 	encoding.TextMarshaler
 	encoding.TextAppender
 	fmt.Stringer
 }
 
-func roundTrip[E enum, P interface {
+func roundTrip[E value, P interface {
 	*E
 	encoding.TextUnmarshaler
 }](t *testing.T, first, last uint8, of func(uint8) E) {

@@ -1,5 +1,7 @@
 package clienttable
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // Dir is the direction of a packet of a session.
 type Dir uint8
 
@@ -10,26 +12,18 @@ const (
 )
 
 // String returns "client" or "server": who sends.
-func (d Dir) String() string { return enumString("Dir", uint8(d), dirNames[:]) }
+func (d Dir) String() string { return dirNames.String(d) }
 
 // AppendText implements encoding.TextAppender.
-func (d Dir) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "direction", uint8(d), dirNames[:])
-}
+func (d Dir) AppendText(b []byte) ([]byte, error) { return dirNames.Append(b, d) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Dir) MarshalText() ([]byte, error) { return d.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (d *Dir) UnmarshalText(text []byte) error {
-	v, err := parseEnum("direction", text, dirNames[:])
-	if err == nil {
-		*d = Dir(v)
-	}
-	return err
-}
+func (d *Dir) UnmarshalText(text []byte) error { return dirNames.Parse(d, text) }
 
-var dirNames = [...]string{"client", "server"}
+var dirNames = enum.Of[Dir]("clienttable: direction", "client", "server")
 
 // The flags of a TCP header that matter here (RFC 9293, section 3.1).
 const (
@@ -65,29 +59,19 @@ const (
 	TCPReset
 )
 
-var tcpPhaseNames = [...]string{
-	"none", "syn-sent", "syn-received", "established", "fin-client", "fin-server", "closing", "closed", "reset",
-}
+var tcpPhaseNames = enum.Of[TCPPhase]("clienttable: TCP phase", "none", "syn-sent", "syn-received", "established", "fin-client", "fin-server", "closing", "closed", "reset")
 
 // String returns the name of p.
-func (p TCPPhase) String() string { return enumString("TCPPhase", uint8(p), tcpPhaseNames[:]) }
+func (p TCPPhase) String() string { return tcpPhaseNames.String(p) }
 
 // AppendText implements encoding.TextAppender.
-func (p TCPPhase) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "TCP phase", uint8(p), tcpPhaseNames[:])
-}
+func (p TCPPhase) AppendText(b []byte) ([]byte, error) { return tcpPhaseNames.Append(b, p) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (p TCPPhase) MarshalText() ([]byte, error) { return p.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (p *TCPPhase) UnmarshalText(text []byte) error {
-	v, err := parseEnum("TCP phase", text, tcpPhaseNames[:])
-	if err == nil {
-		*p = TCPPhase(v)
-	}
-	return err
-}
+func (p *TCPPhase) UnmarshalText(text []byte) error { return tcpPhaseNames.Parse(p, text) }
 
 // TCPEvent is what a packet means for a session. Whatever it is, the packet is to be
 // forwarded: the ends know best.
@@ -112,24 +96,16 @@ const (
 	TCPIgnored
 )
 
-var tcpEventNames = [...]string{"same", "started", "opened", "half-closed", "ended", "restarted", "ignored"}
+var tcpEventNames = enum.Of[TCPEvent]("clienttable: TCP event", "same", "started", "opened", "half-closed", "ended", "restarted", "ignored")
 
 // String returns the name of e.
-func (e TCPEvent) String() string { return enumString("TCPEvent", uint8(e), tcpEventNames[:]) }
+func (e TCPEvent) String() string { return tcpEventNames.String(e) }
 
 // AppendText implements encoding.TextAppender.
-func (e TCPEvent) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "TCP event", uint8(e), tcpEventNames[:])
-}
+func (e TCPEvent) AppendText(b []byte) ([]byte, error) { return tcpEventNames.Append(b, e) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (e TCPEvent) MarshalText() ([]byte, error) { return e.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (e *TCPEvent) UnmarshalText(text []byte) error {
-	v, err := parseEnum("TCP event", text, tcpEventNames[:])
-	if err == nil {
-		*e = TCPEvent(v)
-	}
-	return err
-}
+func (e *TCPEvent) UnmarshalText(text []byte) error { return tcpEventNames.Parse(e, text) }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"github.com/lbprim/lbprim/internal/enum"
 	"github.com/lbprim/lbprim/policy"
 )
 
@@ -100,27 +101,19 @@ const (
 	Drop
 )
 
-var foreignNames = []string{"pass", "drop"}
+var foreignNames = enum.Of[Foreign]("dataplane: foreign action", "pass", "drop")
 
 // String returns the name of f.
-func (f Foreign) String() string { return enumString("Foreign", uint8(f), foreignNames) }
+func (f Foreign) String() string { return foreignNames.String(f) }
 
 // AppendText implements encoding.TextAppender.
-func (f Foreign) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "foreign action", uint8(f), foreignNames)
-}
+func (f Foreign) AppendText(b []byte) ([]byte, error) { return foreignNames.Append(b, f) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (f Foreign) MarshalText() ([]byte, error) { return f.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (f *Foreign) UnmarshalText(text []byte) error {
-	v, err := parseEnum("foreign action", text, foreignNames)
-	if err == nil {
-		*f = Foreign(v)
-	}
-	return err
-}
+func (f *Foreign) UnmarshalText(text []byte) error { return foreignNames.Parse(f, text) }
 
 // Defaults of [Config].
 const (
@@ -176,7 +169,7 @@ func (cfg *Config) withDefaults() (Config, error) {
 			errs = append(errs, invalid("Config."+n.name, *n.value, fmt.Sprintf("1 to %d, or 0 for %d", mostEntries, n.fallback)))
 		}
 	}
-	if int(c.Foreign) >= len(foreignNames) {
+	if int(c.Foreign) >= foreignNames.Len() {
 		errs = append(errs, invalid("Config.Foreign", uint8(c.Foreign), "pass or drop"))
 	}
 	if c.PingNodes == 0 {

@@ -1,6 +1,10 @@
 package dataplane
 
-import "github.com/lbprim/lbprim/internal/wire"
+import (
+	"github.com/lbprim/lbprim/internal/wire"
+
+	"github.com/lbprim/lbprim/internal/enum"
+)
 
 // Reason says why a packet was dropped. The zero Reason is none: it was not.
 type Reason uint8
@@ -50,34 +54,24 @@ const (
 	numReasons
 )
 
-var reasonNames = []string{
-	"not-dropped",
+var reasonNames = enum.Of[Reason]("dataplane: reason", "not-dropped",
 	"truncated", "bad-version", "bad-header", "bad-length", "bad-extension", "bad-transport", "bad-fragment", "tiny-fragment", "bad-frame",
 	"bad-checksum", "bad-source", "zero-checksum", "source-routed", "authentic", "odd-offload",
 	"fragment-lost", "fragment-overlap", "fragments-full",
 	"no-policy", "no-node", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
-	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed",
-}
+	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed")
 
 // String returns the name of r.
-func (r Reason) String() string { return enumString("Reason", uint8(r), reasonNames) }
+func (r Reason) String() string { return reasonNames.String(r) }
 
 // AppendText implements encoding.TextAppender.
-func (r Reason) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "reason", uint8(r), reasonNames)
-}
+func (r Reason) AppendText(b []byte) ([]byte, error) { return reasonNames.Append(b, r) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (r Reason) MarshalText() ([]byte, error) { return r.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (r *Reason) UnmarshalText(text []byte) error {
-	v, err := parseEnum("reason", text, reasonNames)
-	if err == nil {
-		*r = Reason(v)
-	}
-	return err
-}
+func (r *Reason) UnmarshalText(text []byte) error { return reasonNames.Parse(r, text) }
 
 // parseReason translates what the parser says.
 var parseReason = [...]Reason{
@@ -102,24 +96,16 @@ const (
 	Held
 )
 
-var verdictNames = []string{"dropped", "forwarded", "passed", "answered", "held"}
+var verdictNames = enum.Of[Verdict]("dataplane: verdict", "dropped", "forwarded", "passed", "answered", "held")
 
 // String returns the name of v.
-func (v Verdict) String() string { return enumString("Verdict", uint8(v), verdictNames) }
+func (v Verdict) String() string { return verdictNames.String(v) }
 
 // AppendText implements encoding.TextAppender.
-func (v Verdict) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "verdict", uint8(v), verdictNames)
-}
+func (v Verdict) AppendText(b []byte) ([]byte, error) { return verdictNames.Append(b, v) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (v Verdict) MarshalText() ([]byte, error) { return v.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (v *Verdict) UnmarshalText(text []byte) error {
-	n, err := parseEnum("verdict", text, verdictNames)
-	if err == nil {
-		*v = Verdict(n)
-	}
-	return err
-}
+func (v *Verdict) UnmarshalText(text []byte) error { return verdictNames.Parse(v, text) }

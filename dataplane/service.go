@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/enum"
 	"github.com/lbprim/lbprim/steering"
 )
 
@@ -67,30 +68,22 @@ const (
 	Route
 )
 
-var forwardNames = []string{"nat", "fullnat", "dsr", "tunnel", "route"}
+var forwardNames = enum.Of[Forward]("dataplane: forwarding", "nat", "fullnat", "dsr", "tunnel", "route")
 
 // direct reports whether nodes answer past the balancer.
 func (f Forward) direct() bool { return f == DSR || f == Tunnelled }
 
 // String returns the name of f.
-func (f Forward) String() string { return enumString("Forward", uint8(f), forwardNames) }
+func (f Forward) String() string { return forwardNames.String(f) }
 
 // AppendText implements encoding.TextAppender.
-func (f Forward) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "forwarding", uint8(f), forwardNames)
-}
+func (f Forward) AppendText(b []byte) ([]byte, error) { return forwardNames.Append(b, f) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (f Forward) MarshalText() ([]byte, error) { return f.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (f *Forward) UnmarshalText(text []byte) error {
-	v, err := parseEnum("forwarding", text, forwardNames)
-	if err == nil {
-		*f = Forward(v)
-	}
-	return err
-}
+func (f *Forward) UnmarshalText(text []byte) error { return forwardNames.Parse(f, text) }
 
 // MidStream is what happens to a TCP packet of an unknown connection to a virtual
 // address.
@@ -105,27 +98,19 @@ const (
 	Reselect
 )
 
-var midStreamNames = []string{"reset", "silent", "reselect"}
+var midStreamNames = enum.Of[MidStream]("dataplane: mid-stream action", "reset", "silent", "reselect")
 
 // String returns the name of m.
-func (m MidStream) String() string { return enumString("MidStream", uint8(m), midStreamNames) }
+func (m MidStream) String() string { return midStreamNames.String(m) }
 
 // AppendText implements encoding.TextAppender.
-func (m MidStream) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "mid-stream action", uint8(m), midStreamNames)
-}
+func (m MidStream) AppendText(b []byte) ([]byte, error) { return midStreamNames.Append(b, m) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (m MidStream) MarshalText() ([]byte, error) { return m.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (m *MidStream) UnmarshalText(text []byte) error {
-	v, err := parseEnum("mid-stream action", text, midStreamNames)
-	if err == nil {
-		*m = MidStream(v)
-	}
-	return err
-}
+func (m *MidStream) UnmarshalText(text []byte) error { return midStreamNames.Parse(m, text) }
 
 // ErrInvalid is wrapped by every fault of a configuration.
 var ErrInvalid = errors.New("dataplane: invalid configuration")
@@ -147,10 +132,10 @@ func (s *Service) resolve() (Service, error) {
 	if r.Pool == nil && r.Forward != Route {
 		bad("Pool", nil, "a pool of nodes")
 	}
-	if int(r.Forward) >= len(forwardNames) {
+	if int(r.Forward) >= forwardNames.Len() {
 		bad("Forward", uint8(r.Forward), "a mode of this package")
 	}
-	if int(r.MidStream) >= len(midStreamNames) {
+	if int(r.MidStream) >= midStreamNames.Len() {
 		bad("MidStream", uint8(r.MidStream), "reset, silent or reselect")
 	}
 	if _, err := clienttable.NewTimers(&r.Ageing); err != nil {

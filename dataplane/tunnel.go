@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/lbprim/lbprim/internal/enum"
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
@@ -36,27 +37,19 @@ const (
 	VXLAN
 )
 
-var tunnelNames = []string{"ipip", "gre", "gue", "vxlan"}
+var tunnelNames = enum.Of[TunnelKind]("dataplane: tunnel kind", "ipip", "gre", "gue", "vxlan")
 
 // String returns the name of k.
-func (k TunnelKind) String() string { return enumString("TunnelKind", uint8(k), tunnelNames) }
+func (k TunnelKind) String() string { return tunnelNames.String(k) }
 
 // AppendText implements encoding.TextAppender.
-func (k TunnelKind) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, "tunnel kind", uint8(k), tunnelNames)
-}
+func (k TunnelKind) AppendText(b []byte) ([]byte, error) { return tunnelNames.Append(b, k) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (k TunnelKind) MarshalText() ([]byte, error) { return k.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (k *TunnelKind) UnmarshalText(text []byte) error {
-	v, err := parseEnum("tunnel kind", text, tunnelNames)
-	if err == nil {
-		*k = TunnelKind(v)
-	}
-	return err
-}
+func (k *TunnelKind) UnmarshalText(text []byte) error { return tunnelNames.Parse(k, text) }
 
 // String returns a form for people, such as "vxlan key 7 port 4789".
 func (t Tunnel) String() string {
@@ -74,7 +67,7 @@ func (t Tunnel) String() string {
 }
 
 func (t *Tunnel) resolve(field string) (errs []error) {
-	if int(t.Kind) >= len(tunnelNames) {
+	if int(t.Kind) >= tunnelNames.Len() {
 		errs = append(errs, invalid(field+".Kind", uint8(t.Kind), "ipip, gre, gue or vxlan"))
 	}
 	if t.Key != 0 && (t.Kind == IPIP || t.Kind == GUE) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // AgentAdmin is the administrative state an agent asks for.
@@ -21,27 +23,19 @@ const (
 	AgentMaint
 )
 
-var agentAdminNames = []string{"keep", "ready", "drain", "maint"}
+var agentAdminNames = enum.Of[AgentAdmin]("healthcheck: agentAdmin", "keep", "ready", "drain", "maint")
 
 // String returns the name of a.
-func (a AgentAdmin) String() string { return enumString(agentAdminNames, "AgentAdmin", uint8(a)) }
+func (a AgentAdmin) String() string { return agentAdminNames.String(a) }
 
 // AppendText implements [encoding.TextAppender].
-func (a AgentAdmin) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, agentAdminNames, "AgentAdmin", uint8(a))
-}
+func (a AgentAdmin) AppendText(b []byte) ([]byte, error) { return agentAdminNames.Append(b, a) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (a AgentAdmin) MarshalText() ([]byte, error) { return a.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (a *AgentAdmin) UnmarshalText(text []byte) error {
-	u, err := parseEnum(agentAdminNames, "AgentAdmin", text)
-	if err == nil {
-		*a = AgentAdmin(u)
-	}
-	return err
-}
+func (a *AgentAdmin) UnmarshalText(text []byte) error { return agentAdminNames.Parse(a, text) }
 
 // AgentReport is what an agent on a server said of it, in HAProxy's agent check
 // format. The zero AgentReport says nothing. It is a plain value.

@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type enum interface {
+type value interface {
 	fmt.Stringer
 	encoding.TextMarshaler
 }
 
 func testEnum[E interface {
 	~uint8
-	enum
+	value
 }](t *testing.T, n int, unmarshal func(*E, []byte) error) {
 	seen := map[string]bool{}
 	for i := range n {
@@ -34,7 +34,7 @@ func testEnum[E interface {
 	require.Error(t, err)
 	require.Contains(t, bad.String(), fmt.Sprint(n))
 	e := E(1)
-	require.ErrorContains(t, unmarshal(&e, []byte("nonsense")), `"nonsense", want one of `)
+	require.ErrorContains(t, unmarshal(&e, []byte("nonsense")), `"nonsense": want one of `)
 	require.Equal(t, E(1), e)
 }
 

@@ -1,5 +1,7 @@
 package healthcheck
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // Event is what can happen to a server or a port. The zero Event, [NoEvent],
 // changes nothing.
 type Event uint8
@@ -41,30 +43,20 @@ const (
 	numEvents = int(Heard) + 1
 )
 
-var eventNames = []string{
-	"none", "bind", "unbind", "server-up", "server-down", "pass", "rise", "rise-draining", "fail", "fall",
-	"shutdown", "enable", "resolved", "unresolved", "silence", "heard",
-}
+var eventNames = enum.Of[Event]("healthcheck: event", "none", "bind", "unbind", "server-up", "server-down", "pass", "rise", "rise-draining", "fail", "fall",
+	"shutdown", "enable", "resolved", "unresolved", "silence", "heard")
 
 // String returns the name of e.
-func (e Event) String() string { return enumString(eventNames, "Event", uint8(e)) }
+func (e Event) String() string { return eventNames.String(e) }
 
 // AppendText implements [encoding.TextAppender].
-func (e Event) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, eventNames, "Event", uint8(e))
-}
+func (e Event) AppendText(b []byte) ([]byte, error) { return eventNames.Append(b, e) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (e Event) MarshalText() ([]byte, error) { return e.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (e *Event) UnmarshalText(text []byte) error {
-	u, err := parseEnum(eventNames, "Event", text)
-	if err == nil {
-		*e = Event(u)
-	}
-	return err
-}
+func (e *Event) UnmarshalText(text []byte) error { return eventNames.Parse(e, text) }
 
 // Step is one row of a state table.
 type Step struct {

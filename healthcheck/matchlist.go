@@ -3,6 +3,8 @@ package healthcheck
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // MaxReply is how much of a reply is looked at, in bytes.
@@ -29,27 +31,19 @@ const (
 	MatchEnd
 )
 
-var matchKindNames = []string{"simple", "compound", "start", "end"}
+var matchKindNames = enum.Of[MatchKind]("healthcheck: matchKind", "simple", "compound", "start", "end")
 
 // String returns the name of k.
-func (k MatchKind) String() string { return enumString(matchKindNames, "MatchKind", uint8(k)) }
+func (k MatchKind) String() string { return matchKindNames.String(k) }
 
 // AppendText implements [encoding.TextAppender].
-func (k MatchKind) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, matchKindNames, "MatchKind", uint8(k))
-}
+func (k MatchKind) AppendText(b []byte) ([]byte, error) { return matchKindNames.Append(b, k) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (k MatchKind) MarshalText() ([]byte, error) { return k.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (k *MatchKind) UnmarshalText(text []byte) error {
-	u, err := parseEnum(matchKindNames, "MatchKind", text)
-	if err == nil {
-		*k = MatchKind(u)
-	}
-	return err
-}
+func (k *MatchKind) UnmarshalText(text []byte) error { return matchKindNames.Parse(k, text) }
 
 // MatchRule is one text to look for, and what it means. It is a plain value. Texts
 // are compared byte by byte.
@@ -124,7 +118,7 @@ func NewMatchList(fallback Verdict, rules ...MatchRule) (*MatchList, error) {
 		bad("%d rules, want up to %d", len(rules), maxMatchRules)
 	}
 	for i, r := range rules {
-		if int(r.Kind) >= len(matchKindNames) {
+		if int(r.Kind) >= matchKindNames.Len() {
 			bad("rule %d: Kind %v, want simple, compound, start or end", i, r.Kind)
 		}
 		if r.Verdict != Pass && r.Verdict != Fail {

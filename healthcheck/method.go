@@ -1,5 +1,7 @@
 package healthcheck
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // Method is a way to check a port. Package probe has a prober for each. The zero
 // Method, [NoMethod], checks nothing.
 type Method uint8
@@ -36,10 +38,8 @@ const (
 	numMethods = int(Agent) + 1
 )
 
-var methodNames = []string{
-	"none", "icmp", "tcp", "udp", "ftp", "smtp", "nntp", "pop3", "imap4", "telnet", "http", "ssl", "ssl-complete",
-	"ldap", "rtsp", "mms", "pnm", "dns", "radius", "tftp", "grpc", "redis", "mysql", "postgresql", "script", "command", "agent",
-}
+var methodNames = enum.Of[Method]("healthcheck: method", "none", "icmp", "tcp", "udp", "ftp", "smtp", "nntp", "pop3", "imap4", "telnet", "http", "ssl", "ssl-complete",
+	"ldap", "rtsp", "mms", "pnm", "dns", "radius", "tftp", "grpc", "redis", "mysql", "postgresql", "script", "command", "agent")
 
 // Layer returns 3, 4 or 7; 0 for NoMethod.
 func (m Method) Layer() int {
@@ -66,24 +66,16 @@ func (m Method) Transport() Transport {
 }
 
 // String returns the name of m.
-func (m Method) String() string { return enumString(methodNames, "Method", uint8(m)) }
+func (m Method) String() string { return methodNames.String(m) }
 
 // AppendText implements [encoding.TextAppender].
-func (m Method) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, methodNames, "Method", uint8(m))
-}
+func (m Method) AppendText(b []byte) ([]byte, error) { return methodNames.Append(b, m) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (m Method) MarshalText() ([]byte, error) { return m.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (m *Method) UnmarshalText(text []byte) error {
-	u, err := parseEnum(methodNames, "Method", text)
-	if err == nil {
-		*m = Method(u)
-	}
-	return err
-}
+func (m *Method) UnmarshalText(text []byte) error { return methodNames.Parse(m, text) }
 
 // Transport is TCP or UDP. The zero Transport is [AnyTransport].
 type Transport uint8
@@ -95,24 +87,16 @@ const (
 	OverUDP
 )
 
-var transportNames = []string{"any", "tcp", "udp"}
+var transportNames = enum.Of[Transport]("healthcheck: transport", "any", "tcp", "udp")
 
 // String returns the name of t.
-func (t Transport) String() string { return enumString(transportNames, "Transport", uint8(t)) }
+func (t Transport) String() string { return transportNames.String(t) }
 
 // AppendText implements [encoding.TextAppender].
-func (t Transport) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, transportNames, "Transport", uint8(t))
-}
+func (t Transport) AppendText(b []byte) ([]byte, error) { return transportNames.Append(b, t) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (t Transport) MarshalText() ([]byte, error) { return t.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (t *Transport) UnmarshalText(text []byte) error {
-	u, err := parseEnum(transportNames, "Transport", text)
-	if err == nil {
-		*t = Transport(u)
-	}
-	return err
-}
+func (t *Transport) UnmarshalText(text []byte) error { return transportNames.Parse(t, text) }

@@ -3,6 +3,8 @@ package healthcheck
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // ErrNoMethod is wrapped by the error for an element that asks for a Layer 7
@@ -60,27 +62,19 @@ const (
 	Layer7
 )
 
-var layerNames = []string{"default", "layer4", "layer7"}
+var layerNames = enum.Of[Layer]("healthcheck: layer", "default", "layer4", "layer7")
 
 // String returns the name of l.
-func (l Layer) String() string { return enumString(layerNames, "Layer", uint8(l)) }
+func (l Layer) String() string { return layerNames.String(l) }
 
 // AppendText implements [encoding.TextAppender].
-func (l Layer) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, layerNames, "Layer", uint8(l))
-}
+func (l Layer) AppendText(b []byte) ([]byte, error) { return layerNames.Append(b, l) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (l Layer) MarshalText() ([]byte, error) { return l.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (l *Layer) UnmarshalText(text []byte) error {
-	u, err := parseEnum(layerNames, "Layer", text)
-	if err == nil {
-		*l = Layer(u)
-	}
-	return err
-}
+func (l *Layer) UnmarshalText(text []byte) error { return layerNames.Parse(l, text) }
 
 // PortProfile is what is configured of a port, as far as it decides which check
 // the port gets. It is a plain value.
@@ -117,7 +111,7 @@ func (p PortProfile) Resolve() (PortCheck, error) {
 	if p.Port == 0 {
 		return bad("Port 0, want 1 to 65535")
 	}
-	if int(p.Transport) >= len(transportNames) || int(p.Layer) >= len(layerNames) || int(p.Method) >= numMethods {
+	if int(p.Transport) >= transportNames.Len() || int(p.Layer) >= layerNames.Len() || int(p.Method) >= numMethods {
 		return bad("%v, %v, %v: want known values", p.Transport, p.Layer, p.Method)
 	}
 	w, known := lookupWellKnown(p.Transport, p.Port)

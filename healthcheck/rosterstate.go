@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // ErrUnresolved is wrapped by the error of a probe that could not be sent, since
@@ -24,27 +26,19 @@ const (
 	OutOfService
 )
 
-var adminNames = []string{"in-service", "draining", "out-of-service"}
+var adminNames = enum.Of[Admin]("healthcheck: admin", "in-service", "draining", "out-of-service")
 
 // String returns the name of a.
-func (a Admin) String() string { return enumString(adminNames, "Admin", uint8(a)) }
+func (a Admin) String() string { return adminNames.String(a) }
 
 // AppendText implements [encoding.TextAppender].
-func (a Admin) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, adminNames, "Admin", uint8(a))
-}
+func (a Admin) AppendText(b []byte) ([]byte, error) { return adminNames.Append(b, a) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (a Admin) MarshalText() ([]byte, error) { return a.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (a *Admin) UnmarshalText(text []byte) error {
-	u, err := parseEnum(adminNames, "Admin", text)
-	if err == nil {
-		*a = Admin(u)
-	}
-	return err
-}
+func (a *Admin) UnmarshalText(text []byte) error { return adminNames.Parse(a, text) }
 
 // rserver is a server in a Roster. All of it is guarded by the Roster's lock, but
 // for traffic.

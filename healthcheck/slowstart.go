@@ -3,6 +3,8 @@ package healthcheck
 import (
 	"fmt"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // SlowStartMode is how a target that came back is given work.
@@ -21,27 +23,19 @@ const (
 	LinearSlowStart
 )
 
-var slowStartNames = []string{"none", "server", "port", "linear"}
+var slowStartNames = enum.Of[SlowStartMode]("healthcheck: slowStartMode", "none", "server", "port", "linear")
 
 // String returns the name of m.
-func (m SlowStartMode) String() string { return enumString(slowStartNames, "SlowStartMode", uint8(m)) }
+func (m SlowStartMode) String() string { return slowStartNames.String(m) }
 
 // AppendText implements [encoding.TextAppender].
-func (m SlowStartMode) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, slowStartNames, "SlowStartMode", uint8(m))
-}
+func (m SlowStartMode) AppendText(b []byte) ([]byte, error) { return slowStartNames.Append(b, m) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (m SlowStartMode) MarshalText() ([]byte, error) { return m.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (m *SlowStartMode) UnmarshalText(text []byte) error {
-	u, err := parseEnum(slowStartNames, "SlowStartMode", text)
-	if err == nil {
-		*m = SlowStartMode(u)
-	}
-	return err
-}
+func (m *SlowStartMode) UnmarshalText(text []byte) error { return slowStartNames.Parse(m, text) }
 
 // DefaultRamp is the length of a port's and of a linear slow start.
 const DefaultRamp = 60 * time.Second
@@ -59,7 +53,7 @@ type SlowStart struct {
 // Validate reports a wrong field.
 func (s SlowStart) Validate() error {
 	switch {
-	case int(s.Mode) >= len(slowStartNames):
+	case int(s.Mode) >= slowStartNames.Len():
 		return fmt.Errorf("healthcheck: SlowStart.Mode %d, want none, server, port or linear", s.Mode)
 	case s.Mode != LinearSlowStart && s.Window != 0:
 		return fmt.Errorf("healthcheck: SlowStart.Window %v with mode %v, want 0: only a linear ramp has a choice", s.Window, s.Mode)

@@ -1,5 +1,7 @@
 package healthcheck
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // State is what is believed of a server, a port or a check. The zero State,
 // [Enabled], is not usable.
 type State uint8
@@ -32,7 +34,7 @@ const (
 	Down    = Failed
 )
 
-var stateNames = []string{"enabled", "testing", "active", "suspect", "failed", "graceful", "unbound"}
+var stateNames = enum.Of[State]("healthcheck: state", "enabled", "testing", "active", "suspect", "failed", "graceful", "unbound")
 
 // Usable reports whether a target in state s may be given new sessions.
 func (s State) Usable() bool { return s == Active || s == Suspect }
@@ -53,21 +55,13 @@ func (s State) Truth() Truth {
 }
 
 // String returns the name of s.
-func (s State) String() string { return enumString(stateNames, "State", uint8(s)) }
+func (s State) String() string { return stateNames.String(s) }
 
 // AppendText implements [encoding.TextAppender].
-func (s State) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, stateNames, "State", uint8(s))
-}
+func (s State) AppendText(b []byte) ([]byte, error) { return stateNames.Append(b, s) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (s State) MarshalText() ([]byte, error) { return s.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (s *State) UnmarshalText(text []byte) error {
-	u, err := parseEnum(stateNames, "State", text)
-	if err == nil {
-		*s = State(u)
-	}
-	return err
-}
+func (s *State) UnmarshalText(text []byte) error { return stateNames.Parse(s, text) }

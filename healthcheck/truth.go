@@ -1,5 +1,7 @@
 package healthcheck
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // Truth is a value of three-valued logic. The zero Truth is [IsUnknown].
 type Truth uint8
 
@@ -9,7 +11,7 @@ const (
 	IsDown
 )
 
-var truthNames = []string{"unknown", "up", "down"}
+var truthNames = enum.Of[Truth]("healthcheck: truth", "unknown", "up", "down")
 
 // Not returns the negation of t; that of unknown is unknown.
 func (t Truth) Not() Truth {
@@ -37,21 +39,13 @@ func (t Truth) And(u Truth) Truth {
 func (t Truth) Or(u Truth) Truth { return t.Not().And(u.Not()).Not() }
 
 // String returns the name of t.
-func (t Truth) String() string { return enumString(truthNames, "Truth", uint8(t)) }
+func (t Truth) String() string { return truthNames.String(t) }
 
 // AppendText implements [encoding.TextAppender].
-func (t Truth) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, truthNames, "Truth", uint8(t))
-}
+func (t Truth) AppendText(b []byte) ([]byte, error) { return truthNames.Append(b, t) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (t Truth) MarshalText() ([]byte, error) { return t.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (t *Truth) UnmarshalText(text []byte) error {
-	u, err := parseEnum(truthNames, "Truth", text)
-	if err == nil {
-		*t = Truth(u)
-	}
-	return err
-}
+func (t *Truth) UnmarshalText(text []byte) error { return truthNames.Parse(t, text) }

@@ -1,5 +1,7 @@
 package healthcheck
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // Verdict is the outcome of one probe. The zero Verdict is [Inconclusive], which
 // changes nothing, so that a forgotten verdict neither raises nor fells a target.
 type Verdict uint8
@@ -17,27 +19,19 @@ const (
 	Fail
 )
 
-var verdictNames = []string{"inconclusive", "pass", "assumed-alive", "fail"}
+var verdictNames = enum.Of[Verdict]("healthcheck: verdict", "inconclusive", "pass", "assumed-alive", "fail")
 
 // OK reports whether v counts towards a rise.
 func (v Verdict) OK() bool { return v == Pass || v == AssumedAlive }
 
 // String returns the name of v.
-func (v Verdict) String() string { return enumString(verdictNames, "Verdict", uint8(v)) }
+func (v Verdict) String() string { return verdictNames.String(v) }
 
 // AppendText implements [encoding.TextAppender].
-func (v Verdict) AppendText(b []byte) ([]byte, error) {
-	return enumText(b, verdictNames, "Verdict", uint8(v))
-}
+func (v Verdict) AppendText(b []byte) ([]byte, error) { return verdictNames.Append(b, v) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (v Verdict) MarshalText() ([]byte, error) { return v.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (v *Verdict) UnmarshalText(text []byte) error {
-	u, err := parseEnum(verdictNames, "Verdict", text)
-	if err == nil {
-		*v = Verdict(u)
-	}
-	return err
-}
+func (v *Verdict) UnmarshalText(text []byte) error { return verdictNames.Parse(v, text) }

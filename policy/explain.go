@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // Outcome is how a look-up ended.
@@ -22,25 +24,19 @@ const (
 	Matched
 )
 
-var outcomeNames = [...]string{"not a VIP", "malformed packet", "no match", "match"}
+var outcomeNames = enum.Wrapping[Outcome](ErrInvalid, "outcome", "not a VIP", "malformed packet", "no match", "match")
 
 // String returns the outcome in words.
-func (o Outcome) String() string { return enumString("Outcome", outcomeNames[:], uint8(o)) }
+func (o Outcome) String() string { return outcomeNames.String(o) }
 
 // AppendText implements encoding.TextAppender.
-func (o Outcome) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, "outcome", outcomeNames[:], uint8(o))
-}
+func (o Outcome) AppendText(b []byte) ([]byte, error) { return outcomeNames.Append(b, o) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (o Outcome) MarshalText() ([]byte, error) { return o.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (o *Outcome) UnmarshalText(text []byte) error {
-	n, err := enumParse("outcome", outcomeNames[:], text)
-	*o = Outcome(n)
-	return err
-}
+func (o *Outcome) UnmarshalText(text []byte) error { return outcomeNames.Parse(o, text) }
 
 // Finding is what a look-up found about one rule.
 type Finding uint8
@@ -57,25 +53,19 @@ const (
 	Winner
 )
 
-var findingNames = [...]string{"not considered", "client outside", "disabled", "winner"}
+var findingNames = enum.Wrapping[Finding](ErrInvalid, "finding", "not considered", "client outside", "disabled", "winner")
 
 // String returns the finding in words.
-func (f Finding) String() string { return enumString("Finding", findingNames[:], uint8(f)) }
+func (f Finding) String() string { return findingNames.String(f) }
 
 // AppendText implements encoding.TextAppender.
-func (f Finding) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, "finding", findingNames[:], uint8(f))
-}
+func (f Finding) AppendText(b []byte) ([]byte, error) { return findingNames.Append(b, f) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (f Finding) MarshalText() ([]byte, error) { return f.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (f *Finding) UnmarshalText(text []byte) error {
-	n, err := enumParse("finding", findingNames[:], text)
-	*f = Finding(n)
-	return err
-}
+func (f *Finding) UnmarshalText(text []byte) error { return findingNames.Parse(f, text) }
 
 // Considered is one rule that a look-up considered.
 type Considered[V any] struct {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // Match is the set of packets a rule applies to. Matches are comparable, but two that
@@ -40,25 +42,19 @@ const (
 	TierAny
 )
 
-var tierNames = [...]string{"none", "port", "protocol", "other", "any"}
+var tierNames = enum.Wrapping[Tier](ErrInvalid, "tier", "none", "port", "protocol", "other", "any")
 
 // String returns "port", "protocol", "other" or "any".
-func (t Tier) String() string { return enumString("Tier", tierNames[:], uint8(t)) }
+func (t Tier) String() string { return tierNames.String(t) }
 
 // AppendText implements encoding.TextAppender.
-func (t Tier) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, "tier", tierNames[:], uint8(t))
-}
+func (t Tier) AppendText(b []byte) ([]byte, error) { return tierNames.Append(b, t) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (t Tier) MarshalText() ([]byte, error) { return t.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (t *Tier) UnmarshalText(text []byte) error {
-	n, err := enumParse("tier", tierNames[:], text)
-	*t = Tier(n)
-	return err
-}
+func (t *Tier) UnmarshalText(text []byte) error { return tierNames.Parse(t, text) }
 
 // Tier returns the tier of a valid match.
 func (m Match) Tier() Tier {

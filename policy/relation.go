@@ -1,5 +1,7 @@
 package policy
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // Relation says how the packets of two matches relate as sets.
 type Relation uint8
 
@@ -16,25 +18,19 @@ const (
 	Overlapping
 )
 
-var relationNames = [...]string{"disjoint", "equal", "narrower", "wider", "overlapping"}
+var relationNames = enum.Wrapping[Relation](ErrInvalid, "relation", "disjoint", "equal", "narrower", "wider", "overlapping")
 
 // String returns the relation's name in lower case.
-func (r Relation) String() string { return enumString("Relation", relationNames[:], uint8(r)) }
+func (r Relation) String() string { return relationNames.String(r) }
 
 // AppendText implements encoding.TextAppender.
-func (r Relation) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, "relation", relationNames[:], uint8(r))
-}
+func (r Relation) AppendText(b []byte) ([]byte, error) { return relationNames.Append(b, r) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (r Relation) MarshalText() ([]byte, error) { return r.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (r *Relation) UnmarshalText(text []byte) error {
-	n, err := enumParse("relation", relationNames[:], text)
-	*r = Relation(n)
-	return err
-}
+func (r *Relation) UnmarshalText(text []byte) error { return relationNames.Parse(r, text) }
 
 // Relate says how the packets of m relate to those of n. An invalid match holds no
 // packet and is disjoint from every other.

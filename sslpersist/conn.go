@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // Availability is what the caller knows of a node. The zero Availability is Down.
@@ -18,23 +20,19 @@ const (
 	Up
 )
 
-var availabilityNames = enum{"down", "at limit", "up"}
+var availabilityNames = enum.Of[Availability]("sslpersist: availability", "down", "at limit", "up")
 
 // AppendText appends the name of a.
-func (a Availability) AppendText(b []byte) ([]byte, error) {
-	return availabilityNames.append(b, uint8(a), "availability")
-}
+func (a Availability) AppendText(b []byte) ([]byte, error) { return availabilityNames.Append(b, a) }
 
 // MarshalText is AppendText into a new slice.
 func (a Availability) MarshalText() ([]byte, error) { return a.AppendText(nil) }
 
 // String returns the name of a.
-func (a Availability) String() string { return availabilityNames.name(uint8(a)) }
+func (a Availability) String() string { return availabilityNames.String(a) }
 
 // UnmarshalText reads what AppendText writes.
-func (a *Availability) UnmarshalText(text []byte) error {
-	return availabilityNames.parse((*uint8)(a), text, "availability")
-}
+func (a *Availability) UnmarshalText(text []byte) error { return availabilityNames.Parse(a, text) }
 
 // Basis says what a connection was placed by.
 type Basis uint8
@@ -46,21 +44,19 @@ const (
 	ByAddr
 )
 
-var basisNames = enum{"metric", "session ID", "ticket", "client address"}
+var basisNames = enum.Of[Basis]("sslpersist: basis", "metric", "session ID", "ticket", "client address")
 
 // AppendText appends the name of b.
-func (b Basis) AppendText(buf []byte) ([]byte, error) {
-	return basisNames.append(buf, uint8(b), "basis")
-}
+func (b Basis) AppendText(buf []byte) ([]byte, error) { return basisNames.Append(buf, b) }
 
 // MarshalText is AppendText into a new slice.
 func (b Basis) MarshalText() ([]byte, error) { return b.AppendText(nil) }
 
 // String returns the name of b.
-func (b Basis) String() string { return basisNames.name(uint8(b)) }
+func (b Basis) String() string { return basisNames.String(b) }
 
 // UnmarshalText reads what AppendText writes.
-func (b *Basis) UnmarshalText(text []byte) error { return basisNames.parse((*uint8)(b), text, "basis") }
+func (b *Basis) UnmarshalText(text []byte) error { return basisNames.Parse(b, text) }
 
 const maxUses = 6
 

@@ -198,7 +198,7 @@ func TestTextRoundTrips(t *testing.T) {
 	}
 	_, err := Availability(9).MarshalText()
 	require.Error(t, err)
-	require.Equal(t, "invalid(9)", Availability(9).String())
+	require.Equal(t, "Availability(9)", Availability(9).String())
 	require.ErrorContains(t, new(Basis).UnmarshalText([]byte("x")), "session ID")
 	id := sid(1, 2, 0xff)
 	require.Equal(t, "0102ff", id.String())

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // Op says what a [Delta] did. The zero Op is none.
@@ -20,19 +22,19 @@ const (
 	OpDelete     // this one binding is void
 )
 
-var opNames = enum{"none", "learn", "refresh", "forget", "delete"}
+var opNames = enum.Of[Op]("sslpersist: operation", "none", "learn", "refresh", "forget", "delete")
 
 // AppendText appends the name of o.
-func (o Op) AppendText(b []byte) ([]byte, error) { return opNames.append(b, uint8(o), "operation") }
+func (o Op) AppendText(b []byte) ([]byte, error) { return opNames.Append(b, o) }
 
 // MarshalText is AppendText into a new slice.
 func (o Op) MarshalText() ([]byte, error) { return o.AppendText(nil) }
 
 // String returns the name of o.
-func (o Op) String() string { return opNames.name(uint8(o)) }
+func (o Op) String() string { return opNames.String(o) }
 
 // UnmarshalText reads what AppendText writes.
-func (o *Op) UnmarshalText(text []byte) error { return opNames.parse((*uint8)(o), text, "operation") }
+func (o *Op) UnmarshalText(text []byte) error { return opNames.Parse(o, text) }
 
 // Delta is one change of a table, for a copy elsewhere to follow. Changes made by Apply
 // and Restore are not told again, so two tables can follow each other. What expires is not

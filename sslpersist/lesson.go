@@ -1,5 +1,7 @@
 package sslpersist
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // LessonKind says what a [Lesson] is about.
 type LessonKind uint8
 
@@ -18,23 +20,19 @@ const (
 	Finished
 )
 
-var lessonNames = enum{"none", "learn ID", "refresh ID", "learn key", "finished"}
+var lessonNames = enum.Of[LessonKind]("sslpersist: lesson kind", "none", "learn ID", "refresh ID", "learn key", "finished")
 
 // AppendText appends the name of k.
-func (k LessonKind) AppendText(b []byte) ([]byte, error) {
-	return lessonNames.append(b, uint8(k), "lesson kind")
-}
+func (k LessonKind) AppendText(b []byte) ([]byte, error) { return lessonNames.Append(b, k) }
 
 // MarshalText is AppendText into a new slice.
 func (k LessonKind) MarshalText() ([]byte, error) { return k.AppendText(nil) }
 
 // String returns the name of k.
-func (k LessonKind) String() string { return lessonNames.name(uint8(k)) }
+func (k LessonKind) String() string { return lessonNames.String(k) }
 
 // UnmarshalText reads what AppendText writes.
-func (k *LessonKind) UnmarshalText(text []byte) error {
-	return lessonNames.parse((*uint8)(k), text, "lesson kind")
-}
+func (k *LessonKind) UnmarshalText(text []byte) error { return lessonNames.Parse(k, text) }
 
 // Lesson is one thing that a server's reply teaches. The zero Lesson teaches nothing. It
 // holds no reference to the parsed bytes.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // Config configures a [Pool]. A nil Config and every zero field take the default. It is
@@ -72,27 +74,19 @@ const (
 	BackupWhenDown
 )
 
-func backupNames() []string { return []string{"down-or-full", "down"} }
+var backupNames = enum.Of[BackupRule]("steering: backup rule", "down-or-full", "down")
 
 // String returns the name of r as used in configurations.
-func (r BackupRule) String() string { return enumString(backupNames(), uint8(r), "BackupRule") }
+func (r BackupRule) String() string { return backupNames.String(r) }
 
 // AppendText implements [encoding.TextAppender].
-func (r BackupRule) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, backupNames(), uint8(r), "backup rule")
-}
+func (r BackupRule) AppendText(b []byte) ([]byte, error) { return backupNames.Append(b, r) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (r BackupRule) MarshalText() ([]byte, error) { return r.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (r *BackupRule) UnmarshalText(text []byte) error {
-	v, err := enumParse(backupNames(), text, "backup rule")
-	if err == nil {
-		*r = BackupRule(v)
-	}
-	return err
-}
+func (r *BackupRule) UnmarshalText(text []byte) error { return backupNames.Parse(r, text) }
 
 // ErrInvalid is wrapped by every fault of a configuration.
 var ErrInvalid = errors.New("invalid configuration")
@@ -122,10 +116,10 @@ func (c *Config) resolve() (Config, error) {
 	bad := func(field string, value any, want string) {
 		errs = append(errs, &FieldError{field, value, want})
 	}
-	if int(r.Metric) >= len(metricNames()) {
+	if int(r.Metric) >= metricNames.Len() {
 		bad("Config.Metric", r.Metric, "a metric of this package")
 	}
-	if int(r.Backup) >= len(backupNames()) {
+	if int(r.Backup) >= backupNames.Len() {
 		bad("Config.Backup", r.Backup, "a backup rule of this package")
 	}
 	def(&r.ClientBits, 24)
@@ -231,7 +225,7 @@ func validateNodes(metric Metric, nodes []Node) error {
 		} else if n.weight() > 0 {
 			unstated = i
 		}
-		if int(n.Admin) >= len(adminNames()) {
+		if int(n.Admin) >= adminNames.Len() {
 			bad("Admin", n.Admin, "an admin state of this package")
 		}
 	}

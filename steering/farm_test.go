@@ -442,7 +442,7 @@ func TestExplain(t *testing.T) {
 }
 
 func TestTextRoundTrips(t *testing.T) {
-	for i := range len(metricNames()) {
+	for i := range metricNames.Len() {
 		var back Metric
 		b, err := Metric(i).MarshalText()
 		require.NoError(t, err)
@@ -450,28 +450,28 @@ func TestTextRoundTrips(t *testing.T) {
 		require.Equal(t, Metric(i), back)
 		require.Equal(t, string(b), Metric(i).String())
 	}
-	for i := range len(adminNames()) {
+	for i := range adminNames.Len() {
 		var back AdminState
 		b, err := AdminState(i).MarshalText()
 		require.NoError(t, err)
 		require.NoError(t, back.UnmarshalText(b))
 		require.Equal(t, AdminState(i), back)
 	}
-	for i := range len(levelNames()) {
+	for i := range levelNames.Len() {
 		var back Level
 		b, err := Level(i).MarshalText()
 		require.NoError(t, err)
 		require.NoError(t, back.UnmarshalText(b))
 		require.Equal(t, Level(i), back)
 	}
-	for i := range len(availabilityNames()) {
+	for i := range availabilityNames.Len() {
 		var back Availability
 		b, err := Availability(i).MarshalText()
 		require.NoError(t, err)
 		require.NoError(t, back.UnmarshalText(b))
 		require.Equal(t, Availability(i), back)
 	}
-	for i := range len(backupNames()) {
+	for i := range backupNames.Len() {
 		var back BackupRule
 		b, err := BackupRule(i).MarshalText()
 		require.NoError(t, err)

@@ -1,5 +1,7 @@
 package steering
 
+import "github.com/lbprim/lbprim/internal/enum"
+
 // A Metric is the rule by which a [Pool] chooses among the nodes that may take a new
 // session. The zero Metric is LeastConns.
 type Metric uint8
@@ -42,32 +44,20 @@ const (
 	RandomTwo
 )
 
-func metricNames() []string {
-	return []string{
-		"leastconns", "roundrobin", "cyclic", "weightedcyclic", "smoothcyclic", "bandwidth", "response",
-		"hash", "minmisses", "phash", "maglev", "capacity", "randomtwo",
-	}
-}
+var metricNames = enum.Of[Metric]("steering: metric", "leastconns", "roundrobin", "cyclic", "weightedcyclic", "smoothcyclic", "bandwidth", "response",
+	"hash", "minmisses", "phash", "maglev", "capacity", "randomtwo")
 
 // String returns the name of m as used in configurations.
-func (m Metric) String() string { return enumString(metricNames(), uint8(m), "Metric") }
+func (m Metric) String() string { return metricNames.String(m) }
 
 // AppendText implements [encoding.TextAppender].
-func (m Metric) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, metricNames(), uint8(m), "metric")
-}
+func (m Metric) AppendText(b []byte) ([]byte, error) { return metricNames.Append(b, m) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (m Metric) MarshalText() ([]byte, error) { return m.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (m *Metric) UnmarshalText(text []byte) error {
-	v, err := enumParse(metricNames(), text, "metric")
-	if err == nil {
-		*m = Metric(v)
-	}
-	return err
-}
+func (m *Metric) UnmarshalText(text []byte) error { return metricNames.Parse(m, text) }
 
 // weighted says whether the configured weights count.
 func (m Metric) weighted() bool {

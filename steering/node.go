@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
 // ZeroWeight, as the Weight of a Node, is a weight of zero: no metric gives the node a
@@ -72,27 +74,19 @@ const (
 	Disabled
 )
 
-func adminNames() []string { return []string{"enabled", "draining", "sessions-shutdown", "disabled"} }
+var adminNames = enum.Of[AdminState]("steering: admin state", "enabled", "draining", "sessions-shutdown", "disabled")
 
 // String returns the name of s as used in configurations.
-func (s AdminState) String() string { return enumString(adminNames(), uint8(s), "AdminState") }
+func (s AdminState) String() string { return adminNames.String(s) }
 
 // AppendText implements [encoding.TextAppender].
-func (s AdminState) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, adminNames(), uint8(s), "admin state")
-}
+func (s AdminState) AppendText(b []byte) ([]byte, error) { return adminNames.Append(b, s) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (s AdminState) MarshalText() ([]byte, error) { return s.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (s *AdminState) UnmarshalText(text []byte) error {
-	v, err := enumParse(adminNames(), text, "admin state")
-	if err == nil {
-		*s = AdminState(v)
-	}
-	return err
-}
+func (s *AdminState) UnmarshalText(text []byte) error { return adminNames.Parse(s, text) }
 
 // A NodeID is a handle for a node of a [Pool], unique among all pools that share an
 // [IDs]. It is never given out again. The zero NodeID names no node.
@@ -162,31 +156,17 @@ const (
 	AtLimit
 )
 
-func availabilityNames() []string {
-	return []string{
-		"available", "down", "disabled", "draining", "sessions-shutdown", "weight-zero", "recovering",
-		"severe-pressure", "at-limit",
-	}
-}
+var availabilityNames = enum.Of[Availability]("steering: availability", "available", "down", "disabled", "draining", "sessions-shutdown", "weight-zero", "recovering",
+	"severe-pressure", "at-limit")
 
 // String returns the name of a.
-func (a Availability) String() string {
-	return enumString(availabilityNames(), uint8(a), "Availability")
-}
+func (a Availability) String() string { return availabilityNames.String(a) }
 
 // AppendText implements [encoding.TextAppender].
-func (a Availability) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, availabilityNames(), uint8(a), "availability")
-}
+func (a Availability) AppendText(b []byte) ([]byte, error) { return availabilityNames.Append(b, a) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (a Availability) MarshalText() ([]byte, error) { return a.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (a *Availability) UnmarshalText(text []byte) error {
-	v, err := enumParse(availabilityNames(), text, "availability")
-	if err == nil {
-		*a = Availability(v)
-	}
-	return err
-}
+func (a *Availability) UnmarshalText(text []byte) error { return availabilityNames.Parse(a, text) }

@@ -1,6 +1,10 @@
 package steering
 
-import "time"
+import (
+	"time"
+
+	"github.com/lbprim/lbprim/internal/enum"
+)
 
 // A Level is how hard a node is pressed. The zero Level is Normal.
 type Level uint8
@@ -15,27 +19,19 @@ const (
 	Severe
 )
 
-func levelNames() []string { return []string{"normal", "high", "severe"} }
+var levelNames = enum.Of[Level]("steering: pressure level", "normal", "high", "severe")
 
 // String returns the name of l as used in configurations.
-func (l Level) String() string { return enumString(levelNames(), uint8(l), "Level") }
+func (l Level) String() string { return levelNames.String(l) }
 
 // AppendText implements [encoding.TextAppender].
-func (l Level) AppendText(b []byte) ([]byte, error) {
-	return enumAppend(b, levelNames(), uint8(l), "pressure level")
-}
+func (l Level) AppendText(b []byte) ([]byte, error) { return levelNames.Append(b, l) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (l Level) MarshalText() ([]byte, error) { return l.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (l *Level) UnmarshalText(text []byte) error {
-	v, err := enumParse(levelNames(), text, "pressure level")
-	if err == nil {
-		*l = Level(v)
-	}
-	return err
-}
+func (l *Level) UnmarshalText(text []byte) error { return levelNames.Parse(l, text) }
 
 // Factor2 is twice the part of its capacity a node at level l counts with: 2, 1 or 0.
 func (l Level) Factor2() int {

@@ -154,10 +154,7 @@ func TestNfdumpReadsThem(t *testing.T) {
 	for _, v := range []flowexport.Version{flowexport.IPFIX, flowexport.NetFlow9} {
 		t.Run(v.String(), func(t *testing.T) {
 			dir := t.TempDir()
-			probe, err := net.ListenPacket("udp", "127.0.0.1:0")
-			require.NoError(t, err)
-			addr := probe.LocalAddr().String()
-			probe.Close()
+			addr := testenv.FreePort(t).String()
 			_, port, err := net.SplitHostPort(addr)
 			require.NoError(t, err)
 			cmd := exec.Command(bins[0], "-l", dir, "-b", "127.0.0.1", "-p", port, "-t", "3600")

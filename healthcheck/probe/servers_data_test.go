@@ -21,7 +21,7 @@ func TestServerLDAP(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "slapd")[0]
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	cert, key, cfg := pemFiles(t, dir, time.Now().Add(time.Hour))
 	require.NoError(t, os.Mkdir(dir+"/db", 0o755))
 	start := func(extra string) *server {
@@ -50,7 +50,7 @@ func TestServerLDAP(t *testing.T) {
 func TestServerRedis(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "redis-server")[0]
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	start := func(args ...string) *server {
 		cmd := exec.Command(bin, append([]string{"--port", portOf(addr), "--bind", "127.0.0.1", "--save", "", "--dir", dir}, args...)...)
 		return launch(t, cmd)
@@ -70,7 +70,7 @@ func TestServerMySQL(t *testing.T) {
 	t.Parallel()
 	bins := testenv.NeedServers(t, "mariadbd", "mariadb-install-db")
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	data := filepath.Join(dir, "data")
 	out, err := exec.Command(bins[1], "--no-defaults", "--user=mysql", "--datadir="+data, "--skip-test-db",
 		"--auth-root-authentication-method=normal", "--skip-name-resolve").CombinedOutput()
@@ -104,7 +104,7 @@ func TestServerPostgres(t *testing.T) {
 	}
 	bins := testenv.NeedServers(t, bin+"/initdb", bin+"/postgres")
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	data := filepath.Join(dir, "data")
 	cmd := asUser(t, exec.Command(bins[0], "-D", data, "-A", "trust", "-U", "postgres", "--no-sync", "--no-locale", "-E", "UTF8"), "postgres")
 	cmd.Dir = dir

@@ -19,7 +19,7 @@ func TestServerFTP(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "vsftpd")[0]
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	banner := write(t, dir, "banner", "Welcome.\nThis greeting has\nseveral lines.\n")
 	require.NoError(t, os.Mkdir(dir+"/empty", 0o755))
 	conf := write(t, dir, "vsftpd.conf", "listen=YES\nlisten_address=127.0.0.1\nlisten_port=%d\nbackground=NO\nanonymous_enable=YES\n"+
@@ -44,7 +44,7 @@ func TestServerSMTP(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "exim4")[0]
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	cert, key, cfg := pemFiles(t, dir, time.Now().Add(time.Hour))
 	start := func(acl string) *server {
 		conf := write(t, dir, "exim.conf", `
@@ -94,7 +94,7 @@ func TestServerIMAPAndPOP3(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "dovecot")[0]
 	needRoot(t)
-	dir, imap, pop3 := openDir(t), freePort(t), freePort(t)
+	dir, imap, pop3 := openDir(t), testenv.FreePort(t), testenv.FreePort(t)
 	cert, key, cfg := pemFiles(t, dir, time.Now().Add(time.Hour))
 	old, oldKey, oldCfg := pemFiles(t, dir, time.Now().Add(-time.Hour))
 	start := func(cert, key string) *server {

@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -182,28 +181,6 @@ func proxy(t testing.TB, to netip.AddrPort, every time.Duration) netip.AddrPort 
 			}
 		}
 	})
-}
-
-// freePort returns a loopback address whose port nobody has, over TCP and UDP.
-func freePort(t testing.TB) netip.AddrPort {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		u, err := net.ListenPacket("udp", l.Addr().String())
-		l.Close()
-		if err == nil {
-			u.Close()
-			if other, err := net.Listen("tcp", v6(netip.MustParseAddrPort(l.Addr().String())).String()); err == nil {
-				other.Close()
-			} else if errors.Is(err, syscall.EADDRINUSE) {
-				continue
-			}
-			return netip.MustParseAddrPort(l.Addr().String())
-		}
-	}
-	t.Fatal("no free port")
-	return netip.AddrPort{}
 }
 
 // v6 is the same port of the other loopback address, on which servers listen too.

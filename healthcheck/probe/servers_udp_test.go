@@ -18,7 +18,7 @@ func TestServerDNS(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "named")[0]
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	write(t, dir, "zone", "$TTL 60\n@ SOA ns m 1 60 60 60 60\n@ NS ns\nns A 192.0.2.1\nwww A 192.0.2.7\nwww AAAA 2001:db8::7\n"+
 		"big TXT \"%0200d\" \"%0200d\" \"%0200d\"\n", 1, 2, 3)
 	write(t, dir, "broken", "this is no zone\n")
@@ -58,7 +58,7 @@ func TestServerRADIUS(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "freeradius")[0]
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	write(t, dir, "users", "alice Cleartext-Password := \"secret\"\n")
 	write(t, dir, "radiusd.conf", `
 prefix = /usr
@@ -117,7 +117,7 @@ func TestServerTFTP(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "in.tftpd")[0]
 	needRoot(t)
-	dir, addr := openDir(t), freePort(t)
+	dir, addr := openDir(t), testenv.FreePort(t)
 	write(t, dir, "boot.img", "%01000d", 7)
 	s := launch(t, exec.Command(bin, "-L", "-4", "-a", addr.String(), "-s", dir))
 	boot := probe.TFTP{File: "boot.img"}

@@ -21,7 +21,7 @@ import (
 func TestServerHTTP(t *testing.T) {
 	t.Parallel()
 	bin := testenv.NeedServers(t, "nginx")[0]
-	dir, plain, good, expired := openDir(t), freePort(t), freePort(t), freePort(t)
+	dir, plain, good, expired := openDir(t), testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)
 	cert, key, cfg := pemFiles(t, dir, time.Now().Add(time.Hour))
 	old, oldKey, oldCfg := pemFiles(t, dir, time.Now().Add(-time.Hour))
 	page := write(t, dir, "html/index.html", "<p>an elephant</p>\n")
@@ -94,7 +94,7 @@ func TestServerTLS(t *testing.T) {
 	dir := openDir(t)
 	cert, key, cfg := pemFiles(t, dir, time.Now().Add(time.Hour))
 	for _, version := range []string{"-tls1_3", "-tls1_2", "-tls1"} {
-		addr := freePort(t)
+		addr := testenv.FreePort(t)
 		s := launch(t, exec.Command(bin, "s_server", "-accept", addr.String(), "-cert", cert, "-key", key, "-www", version,
 			"-cipher", "ALL:@SECLEVEL=0"))
 		get := probe.TLS{HTTP: probe.HTTP{Method: "GET"}} // it knows no HEAD
@@ -109,7 +109,7 @@ func TestServerTLS(t *testing.T) {
 		s.lifecycle(t, get, addr)
 	}
 	// A server that asks for what no client of today offers sends an alert: it lives.
-	addr := freePort(t)
+	addr := testenv.FreePort(t)
 	s := launch(t, exec.Command(bin, "s_server", "-accept", addr.String(), "-cert", cert, "-key", key, "-www", "-tls1_2", "-cipher", "PSK-AES128-CBC-SHA:@SECLEVEL=0"))
 	waitOpen(t, s, addr.String())
 	require.Contains(t, passes(t, probe.TLSHello{}, addr).Note, "counts as alive")
@@ -136,7 +136,7 @@ func TestServerRTSP(t *testing.T) {
 	if err := exec.Command(python, "-c", "import gi; gi.require_version('GstRtspServer', '1.0')").Run(); err != nil {
 		testenv.NeedServers(t, "GstRtspServer bindings of python3")
 	}
-	addr := freePort(t)
+	addr := testenv.FreePort(t)
 	s := launch(t, exec.Command(python, "-c", rtspServer, portOf(addr)))
 	s.until(t, probe.RTSP{}, addr)
 	passes(t, probe.RTSP{URL: "rtsp://" + addr.String() + "/"}, addr)
@@ -158,7 +158,7 @@ func TestServerGRPC(t *testing.T) {
 		t.Logf("%s", out)
 		testenv.NeedServers(t, "a grpc-go server, which did not build")
 	}
-	addr := freePort(t)
+	addr := testenv.FreePort(t)
 	s := launch(t, exec.Command(bin, addr.String()))
 	s.until(t, probe.GRPC{}, addr)
 	passes(t, probe.GRPC{Service: "web"}, addr)

@@ -1,10 +1,6 @@
 package l7
 
-import (
-	"fmt"
-	"strconv"
-	"strings"
-)
+import "github.com/lbprim/lbprim/internal/enum"
 
 // Kind is what a method looks at.
 type Kind uint8
@@ -38,7 +34,7 @@ const (
 	ALPN
 )
 
-var kindNames = [...]string{"always", "host", "path-prefix", "path", "path-suffix", "url", "header", "cookie", "text", "regexp", "server-name", "alpn"}
+var kindNames = enum.Wrapping[Kind](ErrInvalid, "kind", "always", "host", "path-prefix", "path", "path-suffix", "url", "header", "cookie", "text", "regexp", "server-name", "alpn")
 
 // Part is where [Text] and [Regexp] look.
 type Part uint8
@@ -52,7 +48,7 @@ const (
 	InBoth
 )
 
-var partNames = [...]string{"head", "body", "both"}
+var partNames = enum.Wrapping[Part](ErrInvalid, "part", "head", "body", "both")
 
 // Do is what an action does.
 type Do uint8
@@ -70,7 +66,7 @@ const (
 	Default
 )
 
-var doNames = [...]string{"drop", "farm", "redirect", "reply", "default"}
+var doNames = enum.Wrapping[Do](ErrInvalid, "action", "drop", "farm", "redirect", "reply", "default")
 
 // Mode is which requests of a connection are classified.
 type Mode uint8
@@ -85,7 +81,7 @@ const (
 	Maintain
 )
 
-var modeNames = [...]string{"first", "overwrite", "maintain"}
+var modeNames = enum.Wrapping[Mode](ErrInvalid, "mode", "first", "overwrite", "maintain")
 
 // Verdict is how far classification got.
 type Verdict uint8
@@ -103,7 +99,7 @@ const (
 	Refused
 )
 
-var verdictNames = [...]string{"need more", "decided", "no match", "budget used up", "refused"}
+var verdictNames = enum.Wrapping[Verdict](ErrInvalid, "verdict", "need more", "decided", "no match", "budget used up", "refused")
 
 // Finding is what was found about one method of a row.
 type Finding uint8
@@ -120,135 +116,76 @@ const (
 	Undecided
 )
 
-var findingNames = [...]string{"not asked", "fails", "holds", "undecided"}
-
-func name(typ string, names []string, v uint8) string {
-	if int(v) < len(names) {
-		return names[v]
-	}
-	return typ + "(" + strconv.Itoa(int(v)) + ")"
-}
-
-func appendName(b []byte, what string, names []string, v uint8) ([]byte, error) {
-	if int(v) >= len(names) {
-		return b, fmt.Errorf("%w: %s %d: want 0 to %d", ErrInvalid, what, v, len(names)-1)
-	}
-	return append(b, names[v]...), nil
-}
-
-func parseName(what string, names []string, text []byte) (uint8, error) {
-	for i, n := range names {
-		if string(text) == n {
-			return uint8(i), nil
-		}
-	}
-	return 0, fmt.Errorf("%w: %s %q: want one of %s", ErrInvalid, what, text, strings.Join(names, ", "))
-}
+var findingNames = enum.Wrapping[Finding](ErrInvalid, "finding", "not asked", "fails", "holds", "undecided")
 
 // String returns the kind's name.
-func (k Kind) String() string { return name("Kind", kindNames[:], uint8(k)) }
+func (k Kind) String() string { return kindNames.String(k) }
 
 // AppendText implements encoding.TextAppender.
-func (k Kind) AppendText(b []byte) ([]byte, error) {
-	return appendName(b, "kind", kindNames[:], uint8(k))
-}
+func (k Kind) AppendText(b []byte) ([]byte, error) { return kindNames.Append(b, k) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (k Kind) MarshalText() ([]byte, error) { return k.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (k *Kind) UnmarshalText(text []byte) error {
-	n, err := parseName("kind", kindNames[:], text)
-	*k = Kind(n)
-	return err
-}
+func (k *Kind) UnmarshalText(text []byte) error { return kindNames.Parse(k, text) }
 
 // String returns the part's name.
-func (p Part) String() string { return name("Part", partNames[:], uint8(p)) }
+func (p Part) String() string { return partNames.String(p) }
 
 // AppendText implements encoding.TextAppender.
-func (p Part) AppendText(b []byte) ([]byte, error) {
-	return appendName(b, "part", partNames[:], uint8(p))
-}
+func (p Part) AppendText(b []byte) ([]byte, error) { return partNames.Append(b, p) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (p Part) MarshalText() ([]byte, error) { return p.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (p *Part) UnmarshalText(text []byte) error {
-	n, err := parseName("part", partNames[:], text)
-	*p = Part(n)
-	return err
-}
+func (p *Part) UnmarshalText(text []byte) error { return partNames.Parse(p, text) }
 
 // String returns the name of what is done.
-func (d Do) String() string { return name("Do", doNames[:], uint8(d)) }
+func (d Do) String() string { return doNames.String(d) }
 
 // AppendText implements encoding.TextAppender.
-func (d Do) AppendText(b []byte) ([]byte, error) {
-	return appendName(b, "action", doNames[:], uint8(d))
-}
+func (d Do) AppendText(b []byte) ([]byte, error) { return doNames.Append(b, d) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Do) MarshalText() ([]byte, error) { return d.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (d *Do) UnmarshalText(text []byte) error {
-	n, err := parseName("action", doNames[:], text)
-	*d = Do(n)
-	return err
-}
+func (d *Do) UnmarshalText(text []byte) error { return doNames.Parse(d, text) }
 
 // String returns the mode's name.
-func (m Mode) String() string { return name("Mode", modeNames[:], uint8(m)) }
+func (m Mode) String() string { return modeNames.String(m) }
 
 // AppendText implements encoding.TextAppender.
-func (m Mode) AppendText(b []byte) ([]byte, error) {
-	return appendName(b, "mode", modeNames[:], uint8(m))
-}
+func (m Mode) AppendText(b []byte) ([]byte, error) { return modeNames.Append(b, m) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (m Mode) MarshalText() ([]byte, error) { return m.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (m *Mode) UnmarshalText(text []byte) error {
-	n, err := parseName("mode", modeNames[:], text)
-	*m = Mode(n)
-	return err
-}
+func (m *Mode) UnmarshalText(text []byte) error { return modeNames.Parse(m, text) }
 
 // String returns the verdict in words.
-func (v Verdict) String() string { return name("Verdict", verdictNames[:], uint8(v)) }
+func (v Verdict) String() string { return verdictNames.String(v) }
 
 // AppendText implements encoding.TextAppender.
-func (v Verdict) AppendText(b []byte) ([]byte, error) {
-	return appendName(b, "verdict", verdictNames[:], uint8(v))
-}
+func (v Verdict) AppendText(b []byte) ([]byte, error) { return verdictNames.Append(b, v) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (v Verdict) MarshalText() ([]byte, error) { return v.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (v *Verdict) UnmarshalText(text []byte) error {
-	n, err := parseName("verdict", verdictNames[:], text)
-	*v = Verdict(n)
-	return err
-}
+func (v *Verdict) UnmarshalText(text []byte) error { return verdictNames.Parse(v, text) }
 
 // String returns the finding in words.
-func (f Finding) String() string { return name("Finding", findingNames[:], uint8(f)) }
+func (f Finding) String() string { return findingNames.String(f) }
 
 // AppendText implements encoding.TextAppender.
-func (f Finding) AppendText(b []byte) ([]byte, error) {
-	return appendName(b, "finding", findingNames[:], uint8(f))
-}
+func (f Finding) AppendText(b []byte) ([]byte, error) { return findingNames.Append(b, f) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (f Finding) MarshalText() ([]byte, error) { return f.AppendText(nil) }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (f *Finding) UnmarshalText(text []byte) error {
-	n, err := parseName("finding", findingNames[:], text)
-	*f = Finding(n)
-	return err
-}
+func (f *Finding) UnmarshalText(text []byte) error { return findingNames.Parse(f, text) }

@@ -137,7 +137,7 @@ func (c *Config) complete() (errs []error) {
 	if c.Budget < 1 || c.Budget > MaxBudget {
 		errs = append(errs, fmt.Errorf("%w: Budget %d: want 1 to %d", ErrInvalid, c.Budget, MaxBudget))
 	}
-	if int(c.Mode) >= len(modeNames) {
+	if int(c.Mode) >= modeNames.Len() {
 		errs = append(errs, fmt.Errorf("%w: Mode %v: want first, overwrite or maintain", ErrInvalid, c.Mode))
 	}
 	if err := c.Default.Validate(); err != nil {
@@ -181,10 +181,10 @@ func (m Method) compile() (method, error) {
 		return fmt.Errorf("%w: %v: %s %q: %s", ErrInvalid, m.Kind, field, value, want)
 	}
 	var errs []error
-	if int(m.Kind) >= len(kindNames) {
-		return c, fmt.Errorf("%w: kind %v: want one of %s", ErrInvalid, m.Kind, strings.Join(kindNames[:], ", "))
+	if int(m.Kind) >= kindNames.Len() {
+		return c, fmt.Errorf("%w: kind %v: want one of %s", ErrInvalid, m.Kind, kindNames.List())
 	}
-	if int(m.In) >= len(partNames) || m.In != InHead && m.Kind != Text && m.Kind != Regexp {
+	if int(m.In) >= partNames.Len() || m.In != InHead && m.Kind != Text && m.Kind != Regexp {
 		errs = append(errs, bad("in", m.In.String(), "want head, body or both with text and regexp, and none otherwise"))
 	}
 	hasKey := m.Kind == Header || m.Kind == Cookie

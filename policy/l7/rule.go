@@ -58,7 +58,7 @@ func (a Action) Validate() error {
 	fault := func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("%w: action %v: %s %q: %s", ErrInvalid, a.Do, field, fmt.Sprint(value), want))
 	}
-	if int(a.Do) >= len(doNames) {
+	if int(a.Do) >= doNames.Len() {
 		errs = append(errs, fmt.Errorf("%w: action %v", ErrInvalid, a.Do))
 	}
 	if (a.Farm != "") != (a.Do == Farm) {

@@ -7,42 +7,23 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"github.com/lbprim/lbprim/internal/enum"
 )
 
+var fallbackNames = enum.Of[Fallback]("path: fallback", "relay", "drop")
+
 // String returns "relay" or "drop".
-func (f Fallback) String() string {
-	switch f {
-	case Relay:
-		return "relay"
-	case Drop:
-		return "drop"
-	}
-	return fmt.Sprintf("Fallback(%d)", uint8(f))
-}
+func (f Fallback) String() string { return fallbackNames.String(f) }
 
 // AppendText implements [encoding.TextAppender].
-func (f Fallback) AppendText(b []byte) ([]byte, error) {
-	if f > Drop {
-		return b, fmt.Errorf("path: fallback %d: want relay or drop", uint8(f))
-	}
-	return append(b, f.String()...), nil
-}
+func (f Fallback) AppendText(b []byte) ([]byte, error) { return fallbackNames.Append(b, f) }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (f Fallback) MarshalText() ([]byte, error) { return f.AppendText(nil) }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (f *Fallback) UnmarshalText(text []byte) error {
-	switch string(text) {
-	case "relay":
-		*f = Relay
-	case "drop":
-		*f = Drop
-	default:
-		return fmt.Errorf("path: fallback %q: want relay or drop", text)
-	}
-	return nil
-}
+func (f *Fallback) UnmarshalText(text []byte) error { return fallbackNames.Parse(f, text) }
 
 // String returns the code point in decimal, or "none".
 func (d DSCP) String() string {
