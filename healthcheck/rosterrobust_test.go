@@ -43,8 +43,8 @@ func TestRosterServerWithoutEcho(t *testing.T) {
 func TestRosterRefusesUnknownAdmin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := newRig(t, healthcheck.Setup{Servers: []healthcheck.Server{plain("a", s1, new(fake))}})
-		require.ErrorContains(t, g.SetServerAdmin("a", 7), "invalid Admin 7, want 0 to 2")
-		require.ErrorContains(t, g.SetPortAdmin("a", "80", 7), "invalid Admin 7, want 0 to 2")
+		require.ErrorContains(t, g.SetServerAdmin("a", 7), "admin 7: want one of in-service")
+		require.ErrorContains(t, g.SetPortAdmin("a", "80", 7), "admin 7: want one of in-service")
 		require.Equal(t, healthcheck.InService, g.port("a", "80").Admin)
 	})
 }
