@@ -85,7 +85,7 @@ func newRig(t *testing.T, setup healthcheck.Setup) *rig {
 			g.add("%s %v→%v %v", x.Status.Server, x.From, x.To, x.Status.Admin)
 		},
 		OnAgent: func(server string, sum healthcheck.AgentReport) { g.add("%s agent %d%%", server, sum.Weight) },
-		Monitor: healthcheck.Config{Jitter: -1},
+		Monitor: healthcheck.Config{Jitter: -1, Seed: 1},
 	})
 	require.NoError(t, err)
 	require.NoError(t, r.Set(setup))
@@ -332,7 +332,7 @@ func TestRosterSuspectsSilence(t *testing.T) {
 		echo := new(fake)
 		s := healthcheck.Server{Name: "a", Addr: s1, Echo: echo, EchoCheck: healthcheck.Check{Interval: time.Minute, FastInterval: time.Second}, Ports: []healthcheck.Port{{Port: 80}}}
 		g := newRig(t, healthcheck.Setup{Servers: []healthcheck.Server{s}})
-		state := func() healthcheck.State { st, _ := g.Server("a"); return st.State }
+		state := func() healthcheck.State { synctest.Wait(); st, _ := g.Server("a"); return st.State }
 		traffic := func(d time.Duration, heard bool) {
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 				g.Traffic("a").Sent(time.Now())
@@ -362,6 +362,7 @@ func TestRosterSuspectsSilence(t *testing.T) {
 		require.Greater(t, echo.n.Load(), n)           // and pinged at once
 		g.want("a", "80", healthcheck.Active, true)    // still in use
 		traffic(time.Second, true)
+		synctest.Wait()
 		require.Equal(t, "a suspect→active in-service", g.lines[1]) // it was heard
 		traffic(8*time.Second, false)
 		require.Equal(t, healthcheck.Failed, state()) // retries used up
