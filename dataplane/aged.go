@@ -11,6 +11,7 @@ import (
 // pending holds packets that the Plane sends unasked, until a worker takes them along.
 type pending struct {
 	some atomic.Bool
+	wake chan struct{} // tells Run that some wait
 	mu   sync.Mutex
 	out  [][]byte
 }
@@ -21,9 +22,14 @@ const maxPending = 4096
 func (q *pending) add(b []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.out) < maxPending {
-		q.out = append(q.out, b)
-		q.some.Store(true)
+	if len(q.out) == maxPending {
+		return
+	}
+	q.out = append(q.out, b)
+	q.some.Store(true)
+	select {
+	case q.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -42,9 +48,13 @@ func (p *Plane) closeAged(rec *record) {
 		return
 	}
 	whom := svc.timers.CloseAtAgeing()
-	if whom == clienttable.CloseNone {
-		return
+	if whom != clienttable.CloseNone {
+		p.resetEnds(rec, whom)
 	}
+}
+
+// resetEnds resets a TCP connection towards one or both of its ends, as far as it is known what they will believe.
+func (p *Plane) resetEnds(rec *record, whom clienttable.CloseTo) {
 	rec.lock.acquire()
 	state := rec.tcp
 	rec.lock.release()
@@ -62,7 +72,7 @@ func (p *Plane) closeAged(rec *record) {
 		dir      clienttable.Dir
 		src, dst *wire.End
 	}{{clienttable.FromClient, &rec.vip, &rec.client}, {clienttable.FromServer, peer, &rec.node}} {
-		if !whom.To(end.dir) {
+		if !whom.To(end.dir) || rec.flags&oneWay != 0 && end.dir == clienttable.FromServer {
 			continue
 		}
 		if seq, ack, ok := state.Reset(end.dir); ok {

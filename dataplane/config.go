@@ -33,7 +33,7 @@ type Config struct {
 	// family of their nodes.
 	Addrs []netip.Addr
 
-	// MaxSessions bounds the sessions. A session needs some 300 bytes, taken as
+	// MaxSessions bounds the sessions. A session needs some 350 bytes, taken as
 	// they are used. Default 262,144.
 	MaxSessions int
 	// MaxAssociations bounds the clients that are remembered beyond their sessions. The

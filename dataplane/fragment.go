@@ -285,7 +285,7 @@ func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
 	}
 	rec := &w.p.slab.recs[r.record()]
 	w.service(rec)
-	w.count(rec, r.dir(), len(pk.ip))
+	w.count(r, rec, len(pk.ip))
 	if rec.flags&oneWay != 0 {
 		w.deliver(pk, rec)
 	} else if w.translate(pk, rec, r.dir()) {

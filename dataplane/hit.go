@@ -51,7 +51,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 		w.stats.drops[FragmentLost] += uint64(len(waiting))
 		return
 	}
-	w.count(rec, dir, n)
+	w.count(r, rec, n)
 	if rec.flags&oneWay == 0 {
 		w.forward(pk)
 	}
@@ -60,9 +60,12 @@ func (w *Worker) hit(pk *packet, r ref) {
 	}
 }
 
-// count counts n bytes of a session.
-func (w *Worker) count(rec *record, dir uint32, n int) {
-	if dir == toNode {
+// count counts a packet of n bytes of a session.
+func (w *Worker) count(r ref, rec *record, n int) {
+	if w.tr == nil {
+		w.p.slab.meters[r.record()].add(r.dir(), n, rec)
+	}
+	if r.dir() == toNode {
 		w.stats.nodes[rec.nodeNo].In.add(n)
 		w.stats.services[rec.service].In.add(n)
 	} else {

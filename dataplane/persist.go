@@ -22,7 +22,7 @@ import (
 // associations.
 const (
 	saveMagic   = "lbprimDP"
-	saveVersion = 1
+	saveVersion = 2
 	maxNames    = 1 << 26
 	maxTable    = 1 << 36
 )
@@ -42,6 +42,8 @@ type savedSession struct {
 	flags            uint16
 	service, nodeNo  uint32
 	tcp              clienttable.TCPState
+	counts           [2]Count
+	age              time.Duration
 }
 
 // Restored says what became of a saved state.
@@ -96,7 +98,11 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 		var v savedSession
 		known := false
 		p.peek(k, r, func(rec *record) {
-			v = savedSession{rec.vip, rec.node, rec.local, rec.flags, rec.service, rec.nodeNo, clienttable.TCPState{}}
+			t := &p.slab.meters[r.record()]
+			v = savedSession{
+				vip: rec.vip, node: rec.node, local: rec.local, flags: rec.flags, service: rec.service, nodeNo: rec.nodeNo,
+				counts: t.counts(rec), age: now.Sub(p.time(t.begun)),
+			}
 			rec.lock.acquire()
 			v.tcp = rec.tcp
 			rec.lock.release()
@@ -295,6 +301,8 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
 	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay), f.node.no, f.svc.no, f.svc.way, v.tcp
 	rec.aged.Store(0)
+	p.slab.meters[at].reset(p.tick(now.Add(-v.age)))
+	p.slab.meters[at].set(v.counts)
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))
 	rec.entries.Store(0)

@@ -55,6 +55,7 @@ func New(cfg *Config) (*Plane, error) {
 		return nil, err
 	}
 	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments()}
+	p.pending.wake = make(chan struct{}, 1)
 	p.snap.Store(&snapshot{})
 	// A tenth of the records may be in limbo at a time.
 	p.slab = newSlab(c.MaxSessions + c.MaxSessions/8 + 64)
@@ -107,6 +108,11 @@ func ticks(d time.Duration) int64 { return int64(d / (time.Second / ticksPerSeco
 
 // tick returns now as the clock of record.alive.
 func (p *Plane) tick(now time.Time) uint32 { return uint32(ticks(now.Sub(p.epoch))) }
+
+// time returns the time of a tick.
+func (p *Plane) time(tick uint32) time.Time {
+	return p.epoch.Add(time.Duration(int32(tick)) * (time.Second / ticksPerSecond))
+}
 
 // peek calls f with the record of a session entry, if it still is that entry's, and reports whether it
 // was.

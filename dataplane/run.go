@@ -65,17 +65,17 @@ func (p *Plane) maintain(ctx context.Context, q *queue) {
 		case <-p.slab.crowded:
 			p.slab.recycle(p.quiesce)
 			continue
+		case <-p.pending.wake:
+			if err := q.flush(); err != nil {
+				return // the queue's own reader reports it
+			}
+			continue
 		case <-t.C:
 		}
 		next := pause
 		c.follow(ctx, p)
 		if p.Step(time.Now()) {
 			next = time.Millisecond
-		}
-		if p.pending.some.Load() {
-			if err := q.flush(); err != nil {
-				return // the queue's own reader reports it
-			}
 		}
 		t.Reset(next)
 	}

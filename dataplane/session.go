@@ -101,7 +101,8 @@ func (l *spinLock) release() { l.v.Store(0) }
 // looked its entry up before that left the table, is not given out again: records given
 // back wait in limbo until every batch that was under way has ended.
 type slab struct {
-	recs []record
+	recs   []record
+	meters []meter // of the records with the same numbers
 
 	mu    sync.Mutex
 	free  []uint32
@@ -114,7 +115,10 @@ type slab struct {
 
 func newSlab(n int) *slab {
 	s := &slab{crowded: make(chan struct{}, 1)}
-	s.recs, s.forget = allocRecords(n, s)
+	var records, meters func()
+	s.recs, records = allocRecords[record](n, s)
+	s.meters, meters = allocRecords[meter](n, s)
+	s.forget = func() { records(); meters() }
 	return s
 }
 

@@ -135,7 +135,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 	for j := range n {
 		if w.found[j] {
 			r := w.refs[j]
-			sink += w.p.slab.recs[r.record()].alive[r.dir()].Load()
+			sink += w.p.slab.recs[r.record()].alive[r.dir()].Load() + uint32(w.p.slab.meters[r.record()].word[r.dir()].Load())
 		}
 	}
 	w.stats.sink = sink
