@@ -13,6 +13,9 @@
 //	             ├── kernel ──┤
 //	server ── e1 ┘ rule iif e1└─ lb0 ─ Write
 //
+// Packets may come from an address of this host itself, as the outer ones of tunnels do: the device is set to accept them
+// (sysctl accept_local), which takes a /proc/sys that can be written.
+//
 // # Super-packets
 //
 // Each packet carries a virtio-net header in the ten bytes before it, so that the kernel hands

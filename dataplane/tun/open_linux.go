@@ -169,6 +169,9 @@ func (l *link) configure(c *Config) (err error) {
 	if err := rtnl.SetQueueLen(l.index, c.QueueLen); err != nil {
 		return err
 	}
+	// Tunnels' outer packets and ICMP errors come from an address of this host, and the kernel takes an IPv4 packet that comes in with
+	// one of its own addresses for a martian, unless told otherwise of the interface. Where /proc is read-only, all other packets still pass.
+	_ = os.WriteFile("/proc/sys/net/ipv4/conf/"+l.name+"/accept_local", []byte("1"), 0)
 	if err := rtnl.SetUp(l.index, true); err != nil {
 		return err
 	}
