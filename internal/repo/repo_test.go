@@ -106,6 +106,7 @@ func TestImportDirections(t *testing.T) {
 			}
 			if strings.HasPrefix(dep, "github.com/hashicorp/memberlist") {
 				require.Truef(t, within(rel, "steering/cluster", "examples"), "%s: memberlist belongs under steering/cluster", rel)
+				require.Falsef(t, within(rel, "steering/cluster/flowshare", "steering/cluster/internal"), "%s: flows are shared without memberlist", rel)
 			}
 			inner, ours := strings.CutPrefix(dep, module+"/")
 			switch {
