@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sniff shows the packets to and from target until stop is called, for probers whose sockets are their own.
+func (t *tracer) sniff(target netip.AddrPort) (stop func(), err error) {
+	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network byte order
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)
+	if err != nil {
+		return nil, fmt.Errorf("packets are not shown: %w; that needs CAP_NET_RAW", err)
+	}
+	tv := unix.NsecToTimeval(int64(50 * time.Millisecond))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := unix.Recvfrom(fd, buf, 0)
+			if err != nil { // nothing for a while
+				select {
+				case <-done:
+					return
+				default:
+					continue
+				}
+			}
+			ll, ok := from.(*unix.SockaddrLinklayer)
+			if ok && ll.Pkttype == unix.PACKET_OUTGOING {
+				// The loopback interface shows every packet twice.
+				if i, err := net.InterfaceByIndex(ll.Ifindex); err == nil && i.Flags&net.FlagLoopback != 0 {
+					continue
+				}
+			}
+			if text := describe(buf[:n], target); text != "" {
+				t.say("%s", text)
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(done)
+		wg.Wait()
+		_ = unix.Close(fd)
+	}), nil
+}
