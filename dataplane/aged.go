@@ -27,6 +27,11 @@ func (q *pending) add(b []byte) {
 	}
 	q.out = append(q.out, b)
 	q.some.Store(true)
+	q.rouse()
+}
+
+// rouse has Run send what waits.
+func (q *pending) rouse() {
 	select {
 	case q.wake <- struct{}{}:
 	default:

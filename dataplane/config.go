@@ -52,6 +52,10 @@ type Config struct {
 	// they quote.
 	CheckQuotes bool
 
+	// Peers are the other balancers of a cluster. They are told of sessions, and asked for the node of a
+	// connection that has begun elsewhere. Default: there are none.
+	Peers Peers
+
 	// Seed of the hash of flows for consistent steering. Balancers that must agree share
 	// one.
 	Seed uint64

@@ -29,6 +29,14 @@
 // these packets are sent all the same, in fragments of the outer packet. Later fragments follow the first one,
 // and wait for it. ICMP errors about packets of a session reach who sent them, with the quoted packet translated.
 //
+// # Clusters
+//
+// With [Peers], Planes tell each other which node a flow has. A packet of a connection that has begun elsewhere, and so is
+// unknown here, asks them before it is refused or balanced anew, and waits for at most [AskTimeout]: a TCP packet that is no
+// SYN, and an ICMP error. What the peers know is taken over as a session of this Plane's own, with the same node and
+// the same translation, so that both directions of a connection may come by different balancers. A SYN and a datagram are
+// balanced at once, then announced.
+//
 // # Concurrency
 //
 // A Plane has one worker per device queue. Workers share the tables; each keeps its own

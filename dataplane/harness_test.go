@@ -250,3 +250,7 @@ func (p *testPlane) open(client netip.AddrPort) (node netip.AddrPort) {
 }
 
 func parseQuoted(b []byte, v *wire.View) wire.Status { return wire.ParseQuoted(b, v) }
+
+func nodesOf(fam family) []steering.Node {
+	return []steering.Node{{Name: "n1", Addr: ap(fam.n1, 8080)}, {Name: "n2", Addr: ap(fam.n2, 8080)}}
+}

@@ -46,6 +46,9 @@ func (w *Worker) icmpError(pk *packet) {
 			w.tr.session(w, rec, dir)
 		}
 	} else if rec = w.derive(key, q.IsPing()); rec == nil {
+		if w.balanced(key) && w.ask(pk, key) {
+			return
+		}
 		w.icmpForeign(pk, NoSession)
 		return
 	}
@@ -71,6 +74,11 @@ func (w *Worker) icmpError(pk *packet) {
 		v.SetSrc(pk.ip, dst, pk.partial)
 	}
 	w.forward(pk)
+}
+
+// balanced reports whether a flow is one that a balancer may know: to a virtual address, or from where a node answers.
+func (w *Worker) balanced(key clienttable.Flow) bool {
+	return w.snap.table.OwnsVIP(key.Dst().Addr()) || w.snap.answers(key.Src().Addr(), key.Src().Port(), key.Protocol())
 }
 
 // derive says which session the packets of key would begin, where the metric depends on nothing but the

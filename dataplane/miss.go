@@ -56,6 +56,9 @@ func (w *Worker) foreign(pk *packet, p *policy.Packet) {
 	// belongs to a session that is gone, and must not reach the client untranslated.
 	own := v.Proto == wire.ProtoTCP && v.TCPFlags&(wire.SYN|wire.ACK) == wire.SYN
 	if !own && v.Mark&wire.Ports != 0 && w.snap.answers(p.Src.Addr(), v.SrcPort, v.Proto) {
+		if v.Proto == wire.ProtoTCP && w.ask(pk, pk.key) {
+			return
+		}
 		w.drop(pk, NodeAlone)
 		return
 	}
@@ -99,7 +102,7 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 	}
 	switch v.Proto {
 	case wire.ProtoTCP:
-		if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) != wire.SYN && !w.midStream(pk, svc) {
+		if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) != wire.SYN && (w.ask(pk, pk.key) || !w.midStream(pk, svc)) {
 			return
 		}
 	case wire.ProtoICMP, wire.ProtoICMPv6:

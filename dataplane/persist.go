@@ -332,6 +332,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		}
 		return false
 	}
+	p.announce(k, rec, f.svc, f.node)
 	return true
 }
 

@@ -42,6 +42,7 @@ type Plane struct {
 	errors  limiter
 	ident   atomic.Uint32 // of the last outer packet that may be in fragments
 	pending pending
+	asks    asks
 }
 
 // binding is the value of an association: which service and node a client got.
@@ -131,6 +132,7 @@ func (p *Plane) peek(k clienttable.Flow, r ref, f func(rec *record)) bool {
 // direction with it; so does the other way round.
 func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	rec := &p.slab.recs[r.record()]
+	p.withdraw(k)
 	if r.dir() == toNode {
 		p.release(rec.nodeNo)
 	}

@@ -51,6 +51,8 @@ type Stats struct {
 	// Clamped SYNs had their MSS lowered; Malformed ones had broken TCP options and went on as they were.
 	Clamped, Malformed uint64
 	Dropped            uint64 // packets, for whatever reason
+	// Asked are questions to the peers of a cluster, Adopted the sessions that were taken over by their answers.
+	Asked, Adopted uint64
 }
 
 // NodeStats is what a Plane knows of a node.
@@ -113,6 +115,9 @@ func (p *Plane) Stats() (st Stats) {
 			st.Dropped += n
 		}
 	})
+	p.asks.mu.Lock()
+	st.Asked, st.Adopted = p.asks.asked, p.asks.adopted
+	p.asks.mu.Unlock()
 	st.Sessions, st.Associations = p.slab.inUse(), p.assocs.Len()
 	return st
 }

@@ -106,6 +106,7 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 		w.stats.nodes[n.no].Sessions++
 		w.stats.services[svc.no].Sessions++
 		w.associate(pk, svc, n)
+		p.announce(pk.key, &p.slab.recs[at], svc, n)
 		return r, NotDropped
 	}
 	if back != (clienttable.Flow{}) {

@@ -47,6 +47,8 @@ type Worker struct {
 	stale  int
 	others [chunk]clienttable.Flow
 
+	asked bool // the packet has waited for the peers
+
 	tr *tracer // nil unless somebody asks for an explanation
 }
 
@@ -93,6 +95,7 @@ func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, 
 	w.out = w.out[:0]
 	w.arena.reset()
 	w.takePending()
+	w.takeAsked()
 	for len(bufs) > 0 {
 		n := min(len(bufs), chunk)
 		w.chunk(bufs[:n], sizes[:n], offset)

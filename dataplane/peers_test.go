@@ -1,0 +1,207 @@
+package dataplane
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
+)
+
+// directory is the plainest cluster there can be: all members share one map.
+type directory struct {
+	mu     sync.Mutex
+	m      map[clienttable.Flow][2]string
+	finds  int
+	silent bool
+	later  []func()
+	wait   bool
+}
+
+func plainFlow(proto uint8, a, b netip.AddrPort) clienttable.Flow {
+	if a.Compare(b) > 0 {
+		a, b = b, a
+	}
+	return clienttable.MakeFlow(proto, a, b)
+}
+
+func (d *directory) Announce(proto uint8, a, b netip.AddrPort, node, note string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.m == nil {
+		d.m = map[clienttable.Flow][2]string{}
+	}
+	d.m[plainFlow(proto, a, b)] = [2]string{node, note}
+}
+
+func (d *directory) Withdraw(proto uint8, a, b netip.AddrPort) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.m, plainFlow(proto, a, b))
+}
+
+func (d *directory) Find(proto uint8, a, b netip.AddrPort, done func(node, note string, ok bool)) {
+	d.mu.Lock()
+	d.finds++
+	v, ok := d.m[plainFlow(proto, a, b)]
+	silent, wait := d.silent, d.wait
+	if wait {
+		d.later = append(d.later, func() { done(v[0], v[1], ok) })
+	}
+	d.mu.Unlock()
+	if !silent && !wait {
+		done(v[0], v[1], ok)
+	}
+}
+
+// two returns two Planes of one cluster.
+func two(t *testing.T, fam family, change ...func(*Config, *Service)) (a, b *testPlane, d *directory) {
+	d = new(directory)
+	change = append(change, func(c *Config, _ *Service) { c.Peers = d })
+	return newPlane(t, fam, change...), newPlane(t, fam, change...), d
+}
+
+func TestPeers(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		for _, mode := range []Forward{NAT, FullNAT} {
+			t.Run(mode.String(), func(t *testing.T) {
+				a, b, d := two(t, fam, func(_ *Config, s *Service) {
+					if s.Forward = mode; mode == FullNAT {
+						s.Locals = append(s.Locals, fam.router)
+					}
+				})
+				client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+				v, out := a.send(tcp(client, vip, "S", 100, 0, ""))
+				require.Equal(t, Forwarded, v)
+				f, _ := parseFlow(out)
+				local, node := f.Src, f.Dst
+				require.Zero(t, d.finds, "a SYN does not ask")
+				// The answer comes by the other balancer, and what follows as well.
+				v, _ = b.send(tcp(node, local, "SA", 500, 101, ""))
+				require.Equal(t, Held, v)
+				_, out2 := b.sendAll()
+				require.Len(t, out2, 1)
+				b.wellFormed(out2[0], vip, client)
+				b.forwarded(tcp(client, vip, "A", 101, 501, ""), local, node)
+				require.Equal(t, 1, d.finds)
+				require.Equal(t, uint64(1), b.Stats().Adopted)
+				total := int64(0)
+				for _, st := range b.pool.All() {
+					total += st.Sessions
+				}
+				require.EqualValues(t, 1, total, "the other balancer counts it, too")
+				// A third one learns from the client's packets.
+				c := newPlane(t, fam, func(c *Config, s *Service) { c.Peers, *s = d, *b.svc; s.Pool = mustPool(t, nil, 0, nodesOf(fam)...) })
+				v, _ = c.send(tcp(client, vip, "A", 101, 501, "x"))
+				require.Equal(t, Held, v)
+				_, out2 = c.sendAll()
+				require.Len(t, out2, 1)
+				c.wellFormed(out2[0], local, node)
+				// Whoever forgets a flow takes it back.
+				for s := range a.Sessions() {
+					require.True(t, a.KillSession(s))
+				}
+				require.Empty(t, d.m)
+			})
+		}
+	})
+}
+
+func TestPeersKnowNothing(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		a, _, d := two(t, fam)
+		client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		v, _ := a.send(tcp(client, vip, "A", 1, 7, "x"))
+		require.Equal(t, Held, v)
+		_, out := a.sendAll()
+		require.Len(t, out, 1)
+		_, view := parseFlow(out[0])
+		require.NotZero(t, view.TCPFlags&wire.RST)
+		require.Equal(t, uint64(1), a.Stats().Resets)
+
+		// Nobody answers: the packet waits for AskTimeout, and others of its flow with it.
+		d.silent = true
+		begun := time.Now()
+		for range 2 {
+			v, _ = a.send(tcp(client, vip, "A", 1, 7, "x"))
+			require.Equal(t, Held, v)
+		}
+		require.Equal(t, 2, d.finds)
+		require.Eventually(t, a.asks.some.Load, 10*time.Second, time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(begun), AskTimeout)
+		_, out = a.sendAll()
+		require.Len(t, out, 2)
+		require.Zero(t, a.asks.bytes)
+
+		// Datagrams and what only explains do not ask.
+		v, _ = a.send(udp(client, vip, "x"))
+		require.Equal(t, Forwarded, v)
+		a.Explain(tcp(client, vip, "A", 1, 7, "x"))
+		require.Equal(t, 2, d.finds)
+
+		// There is an end to what may wait.
+		for i := range maxAskPackets {
+			v, _ = a.send(tcp(client, vip, "A", uint32(i), 7, "x"))
+			require.Equal(t, Held, v)
+		}
+		v, _ = a.send(tcp(client, vip, "A", 1, 7, "x"))
+		require.Equal(t, Answered, v)
+	})
+}
+
+func TestPeersLateOrWrong(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		a, b, d := two(t, fam)
+		client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		node := a.open(client)
+		d.wait = true
+		v, _ := b.send(tcp(client, vip, "A", 101, 501, "x"))
+		require.Equal(t, Held, v)
+		d.later[0]()
+		d.later[0]() // twice does no harm
+		_, out := b.sendAll()
+		require.Len(t, out, 1)
+		b.wellFormed(out[0], client, node)
+
+		d.wait = false
+		for i, wrong := range [][2]string{
+			{"n1", "no such service"}, {"n9", "web"}, {"n1", "web\x00"}, {"n1", "web\x00x\x00\x00"}, {"n1", "web\x00" + vip.String() + "\x00\x00"}, {"", ""},
+			{"n1", "web\x00\x00\x00[2001:db8::1]:5"}, {"n1", "web\x00\x00\x00192.0.2.1:5"},
+		} {
+			from := ap(fam.client, uint16(50000+i))
+			d.Announce(wire.ProtoTCP, from, vip, wrong[0], wrong[1])
+			v, _ = b.send(tcp(from, vip, "A", 1, 7, "x"))
+			require.Equal(t, Held, v)
+			_, out = b.sendAll()
+			require.Len(t, out, 1)
+			f, _ := parseFlow(out[0])
+			if f.Dst != from { // one of the last two is of the right family
+				require.Equal(t, uint16(8080), f.Dst.Port())
+			}
+		}
+	})
+}
+
+func TestPeersICMPErrors(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		a, b, _ := two(t, fam)
+		client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		node := a.open(client)
+		// About the node's answer, from near the client: the node shall know.
+		answer := tcp(vip, client, "A", 501, 101, "data")
+		v, _ := b.send(unreachable(fam.router, fam.vip, answer, 8))
+		require.Equal(t, Held, v)
+		_, out := b.sendAll()
+		require.Len(t, out, 1)
+		_, view := parseFlow(out[0])
+		require.Equal(t, node.Addr(), addrOf(view.Dst(out[0])))
+		// Others are none of the cluster's business.
+		foreign := tcp(ap(fam.elsewhere, 1), ap(fam.client2, 2), "A", 1, 1, "")
+		v, _ = b.send(unreachable(fam.router, fam.elsewhere, foreign, 8))
+		require.Equal(t, Passed, v)
+	})
+}
