@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -26,9 +27,18 @@ func addrOf(b []byte) netip.Addr {
 }
 
 // flowOf returns the key of a packet.
-func flowOf(b []byte, v *wire.View) clienttable.Flow {
+func flowOf(b []byte, v *wire.View) (k clienttable.Flow) {
+	putFlow(&k, b, v)
+	return k
+}
+
+// putFlow makes k the key of a packet.
+func putFlow(k *clienttable.Flow, b []byte, v *wire.View) {
+	ports := uint32(v.SrcPort)<<16 | uint32(v.DstPort)
 	if v.Version == 4 {
-		return clienttable.MakeFlow4(v.Proto, [4]byte(b[12:16]), [4]byte(b[16:20]), v.SrcPort, v.DstPort)
+		addrs := binary.BigEndian.Uint64(b[12:20])
+		k.Set4(v.Proto, uint32(addrs>>32), uint32(addrs), ports)
+		return
 	}
-	return clienttable.MakeFlow6(v.Proto, [16]byte(b[8:24]), [16]byte(b[24:40]), v.SrcPort, v.DstPort)
+	k.Set6(v.Proto, (*[32]byte)(b[8:40]), ports)
 }

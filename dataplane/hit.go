@@ -140,12 +140,7 @@ func (w *Worker) translate(pk *packet, rec *record, dir uint32) bool {
 	}
 	sport, dport := v.SrcPort, v.DstPort
 	src, dst := rec.ends(dir)
-	if dst != nil {
-		v.SetDst(pk.ip, dst, pk.partial)
-	}
-	if src != nil {
-		v.SetSrc(pk.ip, src, pk.partial)
-	}
+	v.Rewrite(pk.ip, src, dst, pk.partial)
 	if rec.flags&isSCTP != 0 && (sport != v.SrcPort || dport != v.DstPort) {
 		if v.Mark&wire.Fragment != 0 {
 			w.drop(pk, BadFragment) // a CRC cannot be mended without the rest

@@ -125,7 +125,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 		if pk.ip == nil {
 			continue
 		}
-		w.keys[n] = flowOf(pk.ip, &pk.v)
+		putFlow(&w.keys[n], pk.ip, &pk.v)
 		w.who[n] = uint8(i)
 		n++
 	}

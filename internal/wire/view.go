@@ -92,7 +92,12 @@ func (v *View) PayloadLen() int { return int(v.End) - int(v.Payload) }
 
 // Parse checks the packet in b, which begins with its IP header, and fills v. Bytes
 // behind the packet's own length are ignored.
-func Parse(b []byte, v *View) Status { return parse(b, v, false) }
+func Parse(b []byte, v *View) Status {
+	if plain(b, v) {
+		return OK
+	}
+	return parse(b, v, false)
+}
 
 // ParseQuoted is [Parse] for a packet quoted by an ICMP error: it may be cut anywhere behind
 // the first 8 bytes of its transport header (RFC 792), and its lengths may exceed it.

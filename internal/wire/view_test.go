@@ -277,7 +277,7 @@ func TestNoAllocation(t *testing.T) {
 	}))
 }
 
-func benchPackets(b *testing.B) map[string][]byte {
+func benchPackets(b testing.TB) map[string][]byte {
 	u4, u6 := ip4("10.0.0.1", "10.0.0.2", layers.IPProtocolUDP), ip6("2001:db8::1", "2001:db8::2", layers.IPProtocolUDP)
 	t4, t6 := ip4("10.0.0.1", "10.0.0.2", layers.IPProtocolTCP), ip6("2001:db8::1", "2001:db8::2", layers.IPProtocolTCP)
 	udp, tcp := &layers.UDP{SrcPort: 1, DstPort: 2}, &layers.TCP{SrcPort: 1, DstPort: 2, ACK: true}
