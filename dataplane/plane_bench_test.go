@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,10 +74,10 @@ func newFlows(t testing.TB, n int, proto string, v6 bool, change ...func(*Config
 		}
 		out := f.process(m)
 		require.Len(t, out, m)
-		if f.node == nil {
-			continue
-		}
 		for j, o := range out {
+			if f.node == nil {
+				break
+			}
 			fl, _ := parseFlow(o[Headroom:])
 			a := fl.Dst.Addr().As16()
 			f.node[i+uint32(j)] = a[15]
@@ -89,7 +90,9 @@ func newFlows(t testing.TB, n int, proto string, v6 bool, change ...func(*Config
 		if proto != "tcp" {
 			continue
 		}
-		require.Len(t, f.process(m), m)
+		if f.node != nil {
+			require.Len(t, f.process(m), m)
+		}
 		for j := range m {
 			f.put(j, f.templates[0], toNode, i+uint32(j))
 		}
@@ -166,22 +169,59 @@ func BenchmarkProcess(b *testing.B) {
 				for range n / 8 {
 					process() // as it is after a while, with every session met some seconds ago
 				}
-				start := cpuTime()
-				const rounds = 5000
-				for range rounds {
-					batch()
-				}
-				making := float64(cpuTime()-start) / rounds / chunk
+				// Others use the machine, too: rounds are short, and the best ones say what the work costs.
+				var making, all []float64
 				b.ReportAllocs()
-				start = cpuTime()
 				for b.Loop() {
-					process()
+					making = append(making, cpuPerPacket(batch))
+					all = append(all, cpuPerPacket(process))
 				}
-				b.ReportMetric(float64(cpuTime()-start)/float64(b.N)/chunk-making, "cpu-ns/packet")
+				slices.Sort(making)
+				slices.Sort(all)
+				b.ReportMetric(all[len(all)/2]-making[len(making)/2], "cpu-ns/packet")
+				b.ReportMetric(all[0]-making[0], "best-cpu-ns/packet")
 				b.ReportMetric(0, "ns/op")
 			})
 		}
 	}
+}
+
+// BenchmarkMemory measures what BenchmarkProcess cannot be faster than: reading lines of 256 MB at random, each where the
+// last one said, or 32 at a time.
+func BenchmarkMemory(b *testing.B) {
+	s := newSlab(1 << 21)
+	defer s.forget()
+	recs := s.recs
+	for i := range recs {
+		recs[i].nodeNo = uint32(i)*2654435761 + 1
+	}
+	at, sum := uint32(0), uint32(0)
+	b.Run("chase", func(b *testing.B) {
+		for b.Loop() {
+			at = (at + recs[at].nodeNo) % (1 << 21)
+		}
+	})
+	b.Run("batch", func(b *testing.B) {
+		for b.Loop() {
+			at, sum = at+chunk, 0
+			for i := range uint32(chunk) {
+				sum += recs[(at+i)*2654435761>>11].nodeNo
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed())/float64(b.N)/chunk, "ns/line")
+	})
+}
+
+// benchRound is how many calls make a round.
+const benchRound = 512
+
+// cpuPerPacket returns the time of the processor that a round of f takes for each packet.
+func cpuPerPacket(f func()) float64 {
+	start := cpuTime()
+	for range benchRound {
+		f()
+	}
+	return float64(cpuTime()-start) / benchRound / chunk
 }
 
 func tunnelled4(c *Config, s *Service) {
