@@ -62,7 +62,7 @@ func (e Explanation) String() string {
 // Explain says what would happen now to the packet in b, which begins with its IP header.
 func (p *Plane) Explain(b []byte) Explanation {
 	tr := new(tracer)
-	w := &Worker{p: p, tr: tr}
+	w := &Worker{p: p, tr: tr, recs: p.slab.recs}
 	buf := make([]byte, ReadOffset+len(b), ReadOffset+len(b)+wire.MaxReply)
 	copy(buf[ReadOffset:], b)
 	var v [1]Verdict

@@ -7,7 +7,7 @@ import (
 
 // hit handles a packet of a known session.
 func (w *Worker) hit(pk *packet, r ref) {
-	rec, dir := &w.p.slab.recs[r.record()], r.dir()
+	rec, dir := &w.recs[r.record()], r.dir()
 	if rec.entries.Load() == 0 {
 		// The session ended since it was looked up: by an earlier packet of this batch, for one.
 		w.fresh = true
@@ -63,7 +63,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 // count counts a packet of n bytes of a session.
 func (w *Worker) count(r ref, rec *record, n int) {
 	if w.tr == nil {
-		w.p.slab.meters[r.record()].add(r.dir(), n, rec)
+		rec.meter(r.dir(), n)
 	}
 	if r.dir() == toNode {
 		w.stats.nodes[rec.nodeNo].In.add(n)

@@ -1,69 +1,56 @@
 package dataplane
 
-import "sync/atomic"
-
-// meter counts the packets of a session by direction, for several workers at once. Both numbers of a
-// direction share a word, so that a packet costs one addition and no more; the word is emptied into wider
-// numbers long before it can overflow.
-type meter struct {
-	word [2]atomic.Uint64 // packets << octetBits | octets
-	// What has been emptied out of the words, guarded by the record's lock.
-	packets [2]uint32 // in units of 1 << spillPackets
-	octets  [2]uint32 // in units of 1 << spillOctets
-	begun   uint32    // in ticks of the Plane's clock
-	_       uint32
-}
-
-// A word is emptied at 2^22 packets. These have fewer than 2^38 octets, and some 2^32 may be there from
+// The packets of a session are counted by direction, for several workers at once. Both numbers of a direction share
+// a word of the record, so that a packet costs one addition and no more; the word is emptied into wider numbers
+// long before it can overflow: at 2^22 packets. These have fewer than 2^38 octets, and some 2^32 may be there from
 // before: far less than the word holds, however many workers add to it meanwhile.
 const (
-	octetBits    = 40
+	octetBits    = 40 // word: packets << octetBits | octets
 	spillPackets = 22
 	spillOctets  = 32
 )
 
-// reset begins to count for a session that begins at a tick.
-func (t *meter) reset(tick uint32) {
-	for dir := range t.word {
-		t.word[dir].Store(0)
-	}
-	t.packets, t.octets, t.begun = [2]uint32{}, [2]uint32{}, tick
+// spill is what has been emptied out of a word.
+type spill struct {
+	packets uint32 // in units of 1 << spillPackets
+	octets  uint32 // in units of 1 << spillOctets
 }
 
-// add counts a packet of n bytes.
-func (t *meter) add(dir uint32, n int, rec *record) {
-	if t.word[dir].Add(1<<octetBits+uint64(n))>>octetBits >= 1<<spillPackets {
-		t.spill(dir, rec)
+// meter counts a packet of n bytes.
+func (r *record) meter(dir uint32, n int) {
+	if r.word[dir].Add(1<<octetBits+uint64(n))>>octetBits >= 1<<spillPackets {
+		r.spill(dir)
 	}
 }
 
 // spill empties a word.
-func (t *meter) spill(dir uint32, rec *record) {
-	rec.lock.acquire()
-	defer rec.lock.release()
-	w := t.word[dir].Load()
+func (r *record) spill(dir uint32) {
+	r.lock.acquire()
+	defer r.lock.release()
+	w := r.word[dir].Load()
 	packets, octets := w>>octetBits>>spillPackets, w&(1<<octetBits-1)>>spillOctets
-	t.packets[dir] += uint32(packets)
-	t.octets[dir] += uint32(octets)
-	t.word[dir].Add(-(packets<<spillPackets<<octetBits + octets<<spillOctets))
+	r.spilt[dir].packets += uint32(packets)
+	r.spilt[dir].octets += uint32(octets)
+	r.word[dir].Add(-(packets<<spillPackets<<octetBits + octets<<spillOctets))
 }
 
 // counts returns what was counted so far.
-func (t *meter) counts(rec *record) (c [2]Count) {
-	rec.lock.acquire()
-	defer rec.lock.release()
+func (r *record) counts() (c [2]Count) {
+	r.lock.acquire()
+	defer r.lock.release()
 	for dir := range c {
-		w := t.word[dir].Load()
-		c[dir].Packets = w>>octetBits + uint64(t.packets[dir])<<spillPackets
-		c[dir].Octets = w&(1<<octetBits-1) + uint64(t.octets[dir])<<spillOctets
+		w := r.word[dir].Load()
+		c[dir].Packets = w>>octetBits + uint64(r.spilt[dir].packets)<<spillPackets
+		c[dir].Octets = w&(1<<octetBits-1) + uint64(r.spilt[dir].octets)<<spillOctets
 	}
 	return c
 }
 
-// set makes the counts what they were, of a session that is in no table yet.
-func (t *meter) set(c [2]Count) {
+// setCounts makes the counts what they were, of a session that is in no table yet and began at a tick.
+func (r *record) setCounts(begun uint32, c [2]Count) {
+	r.begun = begun
 	for dir, n := range c {
-		t.packets[dir], t.octets[dir] = uint32(n.Packets>>spillPackets), uint32(n.Octets>>spillOctets)
-		t.word[dir].Store(n.Packets&(1<<spillPackets-1)<<octetBits + n.Octets&(1<<spillOctets-1))
+		r.spilt[dir] = spill{uint32(n.Packets >> spillPackets), uint32(n.Octets >> spillOctets)}
+		r.word[dir].Store(n.Packets&(1<<spillPackets-1)<<octetBits + n.Octets&(1<<spillOctets-1))
 	}
 }

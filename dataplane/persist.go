@@ -98,10 +98,9 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 		var v savedSession
 		known := false
 		p.peek(k, r, func(rec *record) {
-			t := &p.slab.meters[r.record()]
 			v = savedSession{
 				vip: rec.vip, node: rec.node, local: rec.local, flags: rec.flags, service: rec.service, nodeNo: rec.nodeNo,
-				counts: t.counts(rec), age: now.Sub(p.time(t.begun)),
+				counts: rec.counts(), age: now.Sub(p.time(rec.begun)),
 			}
 			rec.lock.acquire()
 			v.tcp = rec.tcp
@@ -301,8 +300,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
 	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay), f.node.no, f.svc.no, f.svc.way, v.tcp
 	rec.aged.Store(0)
-	p.slab.meters[at].reset(p.tick(now.Add(-v.age)))
-	p.slab.meters[at].set(v.counts)
+	rec.setCounts(p.tick(now.Add(-v.age)), v.counts)
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))
 	rec.entries.Store(0)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -190,7 +191,7 @@ func BenchmarkProcess(b *testing.B) {
 // last one said, or 32 at a time.
 func BenchmarkMemory(b *testing.B) {
 	s := newSlab(1 << 21)
-	defer s.forget()
+	defer func() { s.forget() }() // and keep s until then
 	recs := s.recs
 	for i := range recs {
 		recs[i].nodeNo = uint32(i)*2654435761 + 1
@@ -265,4 +266,12 @@ func TestNewSessionAllocatesNothing(t *testing.T) {
 		run(mid)
 	}), 1.0)
 	require.EqualValues(t, 0, p.drops()[TableFull])
+}
+
+// TestRecordLines keeps what every packet needs of a record in two cache lines.
+func TestRecordLines(t *testing.T) {
+	var r record
+	require.EqualValues(t, 3*64, unsafe.Sizeof(r))
+	require.EqualValues(t, 64, unsafe.Offsetof(r.entries))
+	require.EqualValues(t, 128, unsafe.Offsetof(r.local))
 }

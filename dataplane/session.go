@@ -26,26 +26,34 @@ const (
 func (r ref) record() uint32 { return r.at >> 1 }
 func (r ref) dir() uint32    { return r.at & 1 }
 
-// record is what both directions of a session share: two cache lines, the first of which is
-// enough for protocols without a state.
+// record is what both directions of a session share: three cache lines next to each other. A packet
+// changes the first one, looks up in the second one what it becomes, and leaves the third one alone.
 //
 //	client > vip   becomes   client, or local if set > node
 //	node > client or local   becomes   vip > client
 type record struct {
-	vip, node wire.End
-	flags     uint16
-	way       uint16 // in the Plane's list of ways
-	nodeNo    uint32 // in the Plane's list of nodes
-	service   uint32 // in the Plane's list of services
+	word [2]atomic.Uint64 // packets and octets, see meter.go
 	// alive is when the entry of a direction was last used or kept alive, in ticks of the Plane's
 	// clock, and never later than it was.
 	alive   [2]atomic.Uint32
-	entries atomic.Int32 // how many of the two are still in the table
-	lock    spinLock     // guards tcp
+	lock    spinLock // guards tcp and spilt
+	flags   uint16
+	way     uint16 // in the Plane's list of ways
 	tcp     clienttable.TCPState
+	nodeNo  uint32 // in the Plane's list of nodes
+	service uint32 // in the Plane's list of services
 
-	client, local wire.End
-	aged          atomic.Uint32 // 1 once the session was found to have aged
+	// Second line.
+	entries           atomic.Int32 // how many of the two are still in the table
+	node, vip, client wire.End
+	_                 [6]byte
+
+	// Third line.
+	local wire.End      // if hasLocal
+	aged  atomic.Uint32 // 1 once the session was found to have aged
+	begun uint32        // in ticks of the Plane's clock
+	spilt [2]spill
+	_     [20]byte
 }
 
 // Flags of a record.
@@ -101,8 +109,7 @@ func (l *spinLock) release() { l.v.Store(0) }
 // looked its entry up before that left the table, is not given out again: records given
 // back wait in limbo until every batch that was under way has ended.
 type slab struct {
-	recs   []record
-	meters []meter // of the records with the same numbers
+	recs []record
 
 	mu    sync.Mutex
 	free  []uint32
@@ -115,10 +122,7 @@ type slab struct {
 
 func newSlab(n int) *slab {
 	s := &slab{crowded: make(chan struct{}, 1)}
-	var records, meters func()
-	s.recs, records = allocRecords[record](n, s)
-	s.meters, meters = allocRecords[meter](n, s)
-	s.forget = func() { records(); meters() }
+	s.recs, s.forget = allocRecords(n, s)
 	return s
 }
 

@@ -62,21 +62,21 @@ func (p *Plane) Session(protocol uint8, client, vip netip.AddrPort) (Session, bo
 
 func (p *Plane) session(k clienttable.Flow, r ref) (s Session, ok bool) {
 	s = Session{Protocol: k.Protocol(), Client: k.Src(), VIP: k.Dst()}
-	return s, p.peek(k, r, func(rec *record) { s.fill(p, r, rec) })
+	return s, p.peek(k, r, func(rec *record) { s.fill(p, rec) })
 }
 
-func (s *Session) fill(p *Plane, r ref, rec *record) {
-	snap, t := p.snap.Load(), &p.slab.meters[r.record()]
+func (s *Session) fill(p *Plane, rec *record) {
+	snap := p.snap.Load()
 	s.Node = addrPort(&rec.node)
 	s.Service, s.NodeName = snap.services[rec.service].conf.Name, snap.nodes[rec.nodeNo].name
 	s.pastBalancer = rec.flags&oneWay != 0
 	if rec.flags&hasLocal != 0 {
 		s.Local = addrPort(&rec.local)
 	}
-	c := t.counts(rec)
+	c := rec.counts()
 	s.In, s.Out = c[toNode], c[toClient]
-	s.Begun = p.time(t.begun)
-	s.Last = p.time(uint32(max(int32(t.begun), int32(rec.alive[toNode].Load()), int32(rec.alive[toClient].Load()))))
+	s.Begun = p.time(rec.begun)
+	s.Last = p.time(uint32(max(int32(rec.begun), int32(rec.alive[toNode].Load()), int32(rec.alive[toClient].Load()))))
 	rec.lock.acquire()
 	s.Phase = rec.tcp.Phase()
 	rec.lock.release()

@@ -67,30 +67,29 @@ func TestSessionCounters(t *testing.T) {
 }
 
 func TestMeter(t *testing.T) {
-	var m meter
 	var rec record
 	const n, size = 1<<spillPackets + 1000, 65000
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
 			for range n {
-				m.add(toClient, size, &rec)
+				rec.meter(toClient, size)
 			}
 		})
 	}
 	for range 100 { // never backwards, nor torn
-		c := m.counts(&rec)
+		c := rec.counts()
 		require.Equal(t, c[toClient].Packets*size, c[toClient].Octets)
 	}
 	wg.Wait()
 	want := [2]Count{toClient: {2 * n, 2 * n * size}}
-	require.Equal(t, want, m.counts(&rec))
-	require.NotZero(t, m.packets[toClient])
-	var o meter
-	o.set(want)
-	require.Equal(t, want, o.counts(&rec))
-	o.reset(7)
-	require.Zero(t, o.counts(&rec))
+	require.Equal(t, want, rec.counts())
+	require.NotZero(t, rec.spilt[toClient])
+	var o record
+	o.setCounts(7, want)
+	require.Equal(t, want, o.counts())
+	o.setCounts(7, [2]Count{})
+	require.Zero(t, o.counts())
 }
 
 func TestKillSessions(t *testing.T) {

@@ -3,6 +3,6 @@
 package dataplane
 
 // allocRecords makes n records. See the Linux version; the race detector watches the Go heap alone.
-func allocRecords[T any](n int, _ *slab) (recs []T, forget func()) {
-	return make([]T, n), func() {}
+func allocRecords(n int, _ *slab) (recs []record, forget func()) {
+	return make([]record, n), func() {}
 }

@@ -29,7 +29,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	rec.alive[toClient].Store(w.tick)
 	rec.entries.Store(1)
 	rec.aged.Store(0)
-	p.slab.meters[at].reset(w.tick)
+	rec.setCounts(w.tick, [2]Count{})
 
 	life := svc.timers.Life(pk.v.Proto, rec.vip.Port)
 	switch pk.v.Proto {

@@ -28,6 +28,8 @@ type Worker struct {
 	mu    sync.Mutex
 	stats workerStats
 
+	recs []record // the Plane's
+
 	// Of the batch under way:
 	snap    *snapshot
 	now     time.Time
@@ -71,7 +73,7 @@ type packet struct {
 // NewWorker returns a further worker, for packets that look as link says. Workers cannot be
 // removed from a Plane.
 func (p *Plane) NewWorker(link Link) *Worker {
-	w := &Worker{p: p, link: link}
+	w := &Worker{p: p, link: link, recs: p.slab.recs}
 	p.wmu.Lock()
 	p.workers = append(p.workers, w)
 	p.wmu.Unlock()
@@ -137,8 +139,8 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 	var sink uint32
 	for j := range n {
 		if w.found[j] {
-			r := w.refs[j]
-			sink += w.p.slab.recs[r.record()].alive[r.dir()].Load() + uint32(w.p.slab.meters[r.record()].word[r.dir()].Load())
+			rec := &w.recs[w.refs[j].record()]
+			sink += rec.alive[0].Load() + uint32(rec.entries.Load())
 		}
 	}
 	w.stats.sink = sink
