@@ -254,6 +254,12 @@ func (w *Worker) midStream(pk *packet, svc *service) bool {
 // bound to, if it may have it, else the one the metric says.
 func (w *Worker) choose(pk *packet, p *policy.Packet, svc *service, bound binding) (*node, Reason) {
 	pool := svc.pool
+	if usable := int(pool.usable.Load()); svc.conf.MinNodes > 1 && usable < svc.conf.MinNodes {
+		if w.tr != nil {
+			w.tr.step("nodes", "%d are usable, %d must be", usable, svc.conf.MinNodes)
+		}
+		return nil, TooFewNodes
+	}
 	if bound.node == 0 && svc.conf.Mode.FullKey() && svc.conf.Mode.SameServer() {
 		bound, _ = w.loadAssoc(clienttable.FarmKey(pool.no, p.Src.Addr(), svc.clients))
 	}

@@ -31,6 +31,7 @@ type Plane struct {
 	serviceNo map[string]uint32
 	poolNo    uint32
 	told      []uint64 // octets of every node, as far as its pool knows of them
+	roster    roster
 
 	wmu     sync.Mutex
 	workers []*Worker

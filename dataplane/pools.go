@@ -30,6 +30,7 @@ func (p *Plane) stepPools(now time.Time) {
 	for _, q := range p.pools {
 		q.Step(now)
 	}
+	p.stepRoster(now)
 }
 
 // clocks runs the pools that are in force.

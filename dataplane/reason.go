@@ -1,9 +1,8 @@
 package dataplane
 
 import (
-	"github.com/lbprim/lbprim/internal/wire"
-
 	"github.com/lbprim/lbprim/internal/enum"
+	"github.com/lbprim/lbprim/internal/wire"
 )
 
 // Reason says why a packet was dropped. The zero Reason is none: it was not.
@@ -35,6 +34,7 @@ const (
 
 	NoPolicy      // for a virtual address, but no policy matches
 	NoNode        // no node of the service may take a new session
+	TooFewNodes   // fewer nodes of the service are usable than it needs to answer
 	Overload      // every node of the service is at its limit
 	TableFull     // the session table is full of established sessions
 	NoPort        // no port is left to tell two sessions apart
@@ -58,7 +58,7 @@ var reasonNames = enum.Of[Reason]("dataplane: reason", "not-dropped",
 	"truncated", "bad-version", "bad-header", "bad-length", "bad-extension", "bad-transport", "bad-fragment", "tiny-fragment", "bad-frame",
 	"bad-checksum", "bad-source", "zero-checksum", "source-routed", "authentic", "odd-offload",
 	"fragment-lost", "fragment-overlap", "fragments-full",
-	"no-policy", "no-node", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
+	"no-policy", "no-node", "too-few-nodes", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
 	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed")
 
 // String returns the name of r.

@@ -44,6 +44,10 @@ type Service struct {
 	// common count as one. Default: all bits; negative: none, so that all clients are one.
 	ClientBits4, ClientBits6 int
 
+	// MinNodes is how many nodes must be usable for the service to take new sessions; below that it is silent, and the sessions it
+	// has go on. Default 1.
+	MinNodes int
+
 	// MidStream is what happens to a TCP packet that starts no connection and for which none is
 	// known, because its server was lost, or for another reason. Default Reset.
 	MidStream MidStream
@@ -134,6 +138,9 @@ func (s *Service) resolve() (Service, error) {
 	}
 	if int(r.Forward) >= forwardNames.Len() {
 		bad("Forward", uint8(r.Forward), "a mode of this package")
+	}
+	if r.MinNodes < 0 || r.MinNodes > steering.MaxNodes {
+		bad("MinNodes", r.MinNodes, fmt.Sprintf("1 to %d, or 0 for 1", steering.MaxNodes))
 	}
 	if int(r.MidStream) >= midStreamNames.Len() {
 		bad("MidStream", uint8(r.MidStream), "reset, silent or reselect")

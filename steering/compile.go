@@ -90,9 +90,9 @@ func (p *Pool) base(h *handle) uint64 {
 		return 1
 	}
 	if p.cfg.Metric == Capacity && h.node.Capacity > 0 {
-		return uint64(h.node.Capacity)
+		return uint64(h.advice.scale(h.node.Capacity, MaxCapacity))
 	}
-	return uint64(h.node.weight())
+	return uint64(h.weight())
 }
 
 // inverse scales weights by the inverse of what measure says of each node, 0 being no
@@ -155,7 +155,7 @@ func (p *Pool) maglev(set []*entry) *MaglevTable {
 	names := make([]string, len(set))
 	weights := make([]uint64, len(set))
 	for i, e := range set {
-		names[i], weights[i] = e.h.node.Name, uint64(e.h.node.weight())
+		names[i], weights[i] = e.h.node.Name, uint64(e.h.weight())
 	}
 	key := tableKey{names, weights, p.cfg.TableSize, p.cfg.Seed}
 	for i := range p.tables {

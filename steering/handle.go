@@ -21,6 +21,7 @@ type handle struct {
 
 	// The rest is guarded by Pool.mu.
 	node      Node
+	advice    Advice
 	up        bool
 	wasUp     bool // has been up before
 	added     bool // came to a running pool

@@ -115,6 +115,8 @@ type NodeStatus struct {
 	Node Node
 	// Up is the health reported with SetUp.
 	Up bool
+	// Advice is what was last given to Pool.Advise.
+	Advice Advice
 	// State says whether the node may take a new pass-through session, or what
 	// prevents it.
 	State Availability

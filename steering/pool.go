@@ -263,7 +263,7 @@ func (p *Pool) statuses() []idStatus {
 func (v *view) status(e *entry) NodeStatus {
 	h := e.h
 	s := NodeStatus{
-		Node: h.node, Up: h.up, State: e.state, Pressure: h.level, Total: h.started.Load(), Sessions: h.sessions(),
+		Node: h.node, Up: h.up, Advice: h.advice, State: e.state, Pressure: h.level, Total: h.started.Load(), Sessions: h.sessions(),
 		Warmth: float64(e.warm) / warmSteps, ResponseTime: h.average, Octets: h.last,
 	}
 	if s.State == Available && h.full(e.limit) {

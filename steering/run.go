@@ -216,7 +216,7 @@ func (p *Pool) panicking() bool {
 	}
 	up, all := 0, 0
 	for _, h := range p.nodes {
-		if h.node.Backup || h.node.Admin != Enabled {
+		if h.node.Backup || h.admin() != Enabled {
 			continue
 		}
 		all++

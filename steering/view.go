@@ -131,21 +131,22 @@ func (p *Pool) build(now time.Time) *view {
 	for i, h := range p.nodes {
 		e := &v.all[i]
 		*e = entry{
-			h: h, id: h.id, addr: h.node.Addr, limit: int64(h.node.MaxSessions), level: h.level,
+			h: h, id: h.id, addr: h.node.Addr, limit: h.limit(), level: h.level,
 			warm: h.warmth(now, p.warmUp(h)),
 		}
 		up := h.up || panicking
 		recovering := h.up && !h.recovered.IsZero() && !panicking
-		e.keep = up && h.node.Admin != Disabled
-		e.old = up && !recovering && (h.node.Admin == Enabled || h.node.Admin == SessionsShutdown)
+		admin := h.admin()
+		e.keep = up && admin != Disabled
+		e.old = up && !recovering && (admin == Enabled || admin == SessionsShutdown)
 		switch {
-		case h.node.Admin == Disabled:
+		case admin == Disabled:
 			e.state = AdminDisabled
-		case h.node.Admin == Draining:
+		case admin == Draining:
 			e.state = AdminDraining
-		case h.node.Admin == SessionsShutdown:
+		case admin == SessionsShutdown:
 			e.state = AdminSessionsShutdown
-		case h.node.weight() == 0:
+		case h.weight() == 0:
 			e.state = WeightIsZero
 		case !up:
 			e.state = DownNow
@@ -270,7 +271,7 @@ func notCompeting(all []entry, groups []*group) (steps []Step) {
 func (p *Pool) group(v *view, name string, who, compete func(*entry) bool) *group {
 	var set []*entry // configured, weight zero aside
 	for i := range v.all {
-		if e := &v.all[i]; who(e) && e.h.node.weight() > 0 {
+		if e := &v.all[i]; who(e) && e.h.weight() > 0 {
 			set = append(set, e)
 		}
 	}
