@@ -47,19 +47,19 @@ func (q *pending) take() (out [][]byte) {
 }
 
 // closeAged resets a TCP connection that was forgotten because it was idle, if its service wants that.
-func (p *Plane) closeAged(rec *record) {
+func (p *Plane) closeAged(r ref, rec *record) {
 	svc := p.snap.Load().service(rec.service)
 	if svc == nil || rec.flags&oneWay != 0 {
 		return
 	}
 	whom := svc.timers.CloseAtAgeing()
 	if whom != clienttable.CloseNone {
-		p.resetEnds(rec, whom)
+		p.resetEnds(r, rec, whom)
 	}
 }
 
 // resetEnds resets a TCP connection towards one or both of its ends, as far as it is known what they will believe.
-func (p *Plane) resetEnds(rec *record, whom clienttable.CloseTo) {
+func (p *Plane) resetEnds(r ref, rec *record, whom clienttable.CloseTo) {
 	rec.lock.acquire()
 	state := rec.tcp
 	rec.lock.release()
@@ -81,6 +81,15 @@ func (p *Plane) resetEnds(rec *record, whom clienttable.CloseTo) {
 			continue
 		}
 		if seq, ack, ok := state.Reset(end.dir); ok {
+			if rec.flags&isDelayed != 0 {
+				sm := &p.slab.seams[r.record()]
+				if sm.stage.Load() == connecting {
+					continue
+				}
+				if end.dir == clienttable.FromServer {
+					ack -= sm.tr.Seq
+				}
+			}
 			b := make([]byte, wire.MaxRST)
 			p.pending.add(b[:wire.PutRST(b, version, end.src, end.dst, seq, ack, wire.RST|wire.ACK)])
 		}
@@ -100,21 +109,8 @@ func (w *Worker) takePending() {
 		buf := w.arena.take(h + len(b))
 		clear(buf[:h])
 		copy(buf[h:], b)
-		pk := packet{buf: buf, ip: buf[h:], l3: h}
-		if wire.Parse(pk.ip, &pk.v) != wire.OK {
-			continue
+		if w.originate(buf, h) {
+			w.stats.resets++
 		}
-		if w.link.Ethernet {
-			typ := [2]byte{wire.EtherIPv4 >> 8, wire.EtherIPv4 & 0xff}
-			if pk.v.Version == 6 {
-				typ = [2]byte{wire.EtherIPv6 >> 8, wire.EtherIPv6 & 0xff}
-			}
-			copy(buf[Headroom+12:], typ[:])
-			if !w.route(&pk) {
-				continue
-			}
-		}
-		w.stats.resets++
-		w.emit(buf)
 	}
 }

@@ -55,6 +55,15 @@ type Config struct {
 	// Peers are the other balancers of a cluster. They are told of sessions, and asked for the node of a
 	// connection that has begun elsewhere. Default: there are none.
 	Peers Peers
+	// MaxHeld bounds the connections with delayed binding that have a client and no node yet. One takes some 500 bytes, and as many as
+	// Delay.Limits.Budget when it has sent something. Default 16,384.
+	MaxHeld int
+	// SYNAlarm is how many half-open handshakes with the balancer are logged as an attack. They cost nothing else.
+	// Default 10,000.
+	SYNAlarm int
+	// CookieSecret is what SYN cookies are made with, 16 bytes. Balancers that stand in for each other share one. Default: a
+	// random one.
+	CookieSecret []byte
 
 	// Seed of the hash of flows for consistent steering. Balancers that must agree share
 	// one.
@@ -123,6 +132,8 @@ func (f *Foreign) UnmarshalText(text []byte) error { return foreignNames.Parse(f
 const (
 	DefaultMaxSessions     = 1 << 18
 	DefaultMaxAssociations = 1 << 18
+	DefaultMaxHeld         = 1 << 14
+	DefaultSYNAlarm        = 10000
 
 	mostEntries = 1 << 28
 )
@@ -165,13 +176,17 @@ func (cfg *Config) withDefaults() (Config, error) {
 		name     string
 		value    *int
 		fallback int
-	}{{"MaxSessions", &c.MaxSessions, DefaultMaxSessions}, {"MaxAssociations", &c.MaxAssociations, DefaultMaxAssociations}} {
+	}{{"MaxSessions", &c.MaxSessions, DefaultMaxSessions}, {"MaxAssociations", &c.MaxAssociations, DefaultMaxAssociations},
+		{"MaxHeld", &c.MaxHeld, DefaultMaxHeld}, {"SYNAlarm", &c.SYNAlarm, DefaultSYNAlarm}} {
 		switch {
 		case *n.value == 0:
 			*n.value = n.fallback
 		case *n.value < 0 || *n.value > mostEntries:
 			errs = append(errs, invalid("Config."+n.name, *n.value, fmt.Sprintf("1 to %d, or 0 for %d", mostEntries, n.fallback)))
 		}
+	}
+	if n := len(c.CookieSecret); n != 0 && n != 16 {
+		errs = append(errs, invalid("Config.CookieSecret", fmt.Sprintf("%d bytes", n), "16 bytes, or none"))
 	}
 	if int(c.Foreign) >= foreignNames.Len() {
 		errs = append(errs, invalid("Config.Foreign", uint8(c.Foreign), "pass or drop"))

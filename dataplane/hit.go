@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/dataplane/splice"
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
@@ -21,12 +22,27 @@ func (w *Worker) hit(pk *packet, r ref) {
 	if pk.v.Mark&unfit != 0 && w.untranslatable(pk, rec.flags&oneWay != 0) {
 		return
 	}
+	var tr *splice.Translation
+	if rec.flags&isDelayed != 0 {
+		if tr = w.seamOf(pk, r, rec); tr == nil {
+			return
+		}
+		if dir == toClient {
+			w.renumber(pk, tr, dir) // sessions are tracked by the numbers that the client knows
+		}
+	}
 	if rec.flags&isTCP != 0 && !w.track(pk, svc, rec, dir) {
 		w.miss(pk)
 		return
 	}
+	if tr != nil && dir == toNode {
+		w.renumber(pk, tr, dir)
+	}
 	if was := rec.alive[dir].Load(); w.tick-was > svc.touch/4 {
 		w.used(pk.v.Proto, rec, svc, dir, was)
+		if tr != nil && w.tr == nil {
+			w.p.touched(w.now, r)
+		}
 	}
 	if w.tick-rec.alive[dir^1].Load() >= svc.touch {
 		w.keepAlive(pk.v.Proto, rec, dir)
@@ -160,6 +176,7 @@ func (w *Worker) untranslate(pk *packet) {
 		return
 	}
 	pk.rec = nil
+	unnumber(pk, pk.dir)
 	src, dst := &rec.node, &rec.client
 	switch {
 	case pk.dir == toNode:

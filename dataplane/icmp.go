@@ -58,6 +58,10 @@ func (w *Worker) icmpError(pk *packet) {
 		w.deliver(pk, rec)
 		return
 	}
+	if rec.flags&isDelayed != 0 && !w.quoteSeq(pk, &q, r) {
+		w.icmpForeign(pk, NoSession)
+		return
+	}
 	outer := addrOf(v.Src(pk.ip))
 	far := key.Src().Addr()
 	// Backwards, source and destination change places. Who sent the quoted packet is the
@@ -94,6 +98,9 @@ func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
 		return nil
 	}
 	svc := w.snap.byConf[s]
+	if svc.delay != nil && key.Protocol() == wire.ProtoTCP {
+		return nil
+	}
 	switch svc.pool.Metric() {
 	case steering.Hash, steering.MinMisses, steering.PHash, steering.Maglev, steering.Capacity:
 	default:

@@ -100,6 +100,10 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 	if v.Mark&unfit != 0 && w.untranslatable(pk, svc.conf.Forward.direct()) {
 		return
 	}
+	if svc.delay != nil && v.Proto == wire.ProtoTCP {
+		w.delayed(pk, p, svc, bound)
+		return
+	}
 	switch v.Proto {
 	case wire.ProtoTCP:
 		if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) != wire.SYN && (w.ask(pk, pk.key) || !w.midStream(pk, svc)) {

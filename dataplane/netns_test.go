@@ -92,7 +92,7 @@ func newWorld(t *testing.T, h how) *world {
 	require.NoError(t, w.balancer.Router())
 	require.NoError(t, w.balancer.Do(func() (err error) {
 		w.devices, err = tun.OpenQueues(&tun.Config{
-			Routes: []netip.Prefix{netip.PrefixFrom(wvip(false), 32), netip.PrefixFrom(wvip(true), 128)},
+			Routes: []netip.Prefix{netip.PrefixFrom(wvip(false), 31), netip.PrefixFrom(wvip(true), 127)},
 			Divert: cables[1:],
 		}, max(1, h.queues))
 		return err

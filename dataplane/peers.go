@@ -81,8 +81,8 @@ func parseNote(s string) (n note, err error) {
 
 // announce tells the peers of a session that is in the table now.
 func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node) {
-	if p.cfg.Peers == nil {
-		return
+	if p.cfg.Peers == nil || rec.flags&isDelayed != 0 {
+		return // who took over a spliced connection would need its numbers, too
 	}
 	there := note{service: svc.conf.Name}
 	if rec.flags&hasLocal != 0 {

@@ -44,6 +44,7 @@ type savedSession struct {
 	tcp              clienttable.TCPState
 	counts           [2]Count
 	age              time.Duration
+	seam             savedSeam
 }
 
 // Restored says what became of a saved state.
@@ -68,7 +69,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 	dict.Nodes = make([][2]string, len(snap.nodes))
 	for _, s := range snap.services {
 		for i, nd := range snap.nodes {
-			if nd.pool == s.pool && !nd.gone {
+			if s.uses(nd.pool) && !nd.gone {
 				dict.Nodes[i] = [2]string{s.conf.Name, nd.name}
 			}
 		}
@@ -106,6 +107,11 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 			v.tcp = rec.tcp
 			rec.lock.release()
 			known = int(rec.service) < len(snap.services) && int(rec.nodeNo) < len(snap.nodes)
+			if rec.flags&isDelayed != 0 {
+				var ok bool
+				v.seam, ok = p.slab.seams[r.record()].save()
+				known = known && ok
+			}
 		})
 		if !known {
 			continue // gone, or newer than the names
@@ -282,9 +288,11 @@ func (s *snapshot) find(service string, of [2]string) (*place, bool) {
 		if svc.conf.Name != service || !svc.live || svc.pool.Pool == nil {
 			continue
 		}
-		id, ok := svc.pool.ID(of[1])
-		if n := s.byID[id]; ok && n != nil && !n.gone {
-			return &place{svc, n}, true
+		for q := range svc.conf.all {
+			id, ok := q.ID(of[1])
+			if n := s.byID[id]; ok && n != nil && !n.gone {
+				return &place{svc, n}, true
+			}
 		}
 	}
 	return nil, false
@@ -298,13 +306,16 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	}
 	rec := &p.slab.recs[at]
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
-	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay), f.node.no, f.svc.no, f.svc.way, v.tcp
+	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay|isDelayed), f.node.no, f.svc.no, f.svc.way, v.tcp
 	rec.aged.Store(0)
 	rec.setCounts(p.tick(now.Add(-v.age)), v.counts)
+	if rec.flags&isDelayed != 0 {
+		p.slab.seams[at].restore(v.seam)
+	}
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))
 	rec.entries.Store(0)
-	if !f.svc.pool.Adopt(f.node.id) {
+	if !f.node.pool.Adopt(f.node.id) {
 		p.slab.giveBack(at)
 		return false
 	}
@@ -315,13 +326,13 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		long := clienttable.Life{TTL: info.Life.TTL + info.Life.TTL/touchShare, Fixed: info.Life.Fixed, Class: info.Life.Class}
 		if _, taken, err := p.sessions.LoadOrStoreLife(start, back, ref{at<<1 | toClient, uint32(f.node.id)}, long); taken || err != nil {
 			p.slab.giveBack(at)
-			f.svc.pool.Release(f.node.id)
+			f.node.pool.Release(f.node.id)
 			return false
 		}
 	}
 	rec.entries.Add(1)
 	if _, taken, err := p.sessions.LoadOrStoreLife(start, k, ref{at<<1 | toNode, uint32(f.node.id)}, info.Life); taken || err != nil {
-		f.svc.pool.Release(f.node.id)
+		f.node.pool.Release(f.node.id)
 		if rec.flags&oneWay == 0 {
 			p.sessions.Delete(back)
 		}

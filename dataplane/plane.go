@@ -44,6 +44,11 @@ type Plane struct {
 	ident   atomic.Uint32 // of the last outer packet that may be in fragments
 	pending pending
 	asks    asks
+
+	holds  *holds
+	secret []byte // of SYN cookies
+	synMu  sync.Mutex
+	syns   synWatch
 }
 
 // binding is the value of an association: which service and node a client got.
@@ -56,7 +61,7 @@ func New(cfg *Config) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments()}
+	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments(), holds: newHolds(c.MaxHeld), secret: c.cookieSecret()}
 	p.pending.wake = make(chan struct{}, 1)
 	p.snap.Store(&snapshot{})
 	// A tenth of the records may be in limbo at a time.
@@ -138,10 +143,13 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 		p.release(rec.nodeNo)
 	}
 	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.CompareAndSwap(0, 1) {
-		p.closeAged(rec)
+		p.closeAged(r, rec)
 	}
 	other := rec.other(k.Protocol(), r.dir())
 	if rec.entries.Add(-1) <= 0 {
+		if rec.flags&isDelayed != 0 {
+			p.unread(r.record())
+		}
 		p.slab.giveBack(r.record())
 		return
 	}
@@ -194,7 +202,7 @@ func (p *Plane) SetNodes(pool *steering.Pool, nodes ...steering.Node) error {
 	var errs []error
 	if t != nil {
 		for r := range t.All() {
-			if r.Value.Pool != pool {
+			if !slices.Contains(slices.Collect(r.Value.all), pool) {
 				continue
 			}
 			for _, n := range nodes {
@@ -293,6 +301,8 @@ func (p *Plane) Step(now time.Time) (more bool) {
 		p.own.mu.Unlock()
 	}
 	p.stepPools(now)
+	p.watchSYNs(now)
+	p.sweepFarms(now)
 	p.mu.Lock()
 	if p.stale() {
 		if err := p.refresh(); err != nil {

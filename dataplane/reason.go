@@ -51,6 +51,9 @@ const (
 	Refused       // by the action of the service
 	NotIP         // neither IPv4 nor IPv6, on a device without a host behind it
 	WriteFailed   // the device did not take it
+	Unproven      // continues a handshake with the balancer that is not complete: its client sends it again
+	HoldsFull     // as many connections as may wait for the end of delayed binding
+	TooSlow       // the client took too long to send what its node is chosen by
 	numReasons
 )
 
@@ -59,7 +62,7 @@ var reasonNames = enum.Of[Reason]("dataplane: reason", "not-dropped",
 	"bad-checksum", "bad-source", "zero-checksum", "source-routed", "authentic", "odd-offload",
 	"fragment-lost", "fragment-overlap", "fragments-full",
 	"no-policy", "no-node", "too-few-nodes", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
-	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed")
+	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed", "unproven", "holds-full", "too-slow")
 
 // String returns the name of r.
 func (r Reason) String() string { return reasonNames.String(r) }

@@ -58,10 +58,19 @@ func (p *Plane) maintain(ctx context.Context, q *queue) {
 	c.follow(ctx, p)
 	t := time.NewTimer(pause)
 	defer t.Stop()
+	held := time.NewTicker(holdTick)
+	defer held.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-held.C:
+			if p.holding() {
+				if err := q.flush(); err != nil {
+					return // the queue's own reader reports it
+				}
+			}
+			continue
 		case <-p.slab.crowded:
 			p.slab.recycle(p.quiesce)
 			continue

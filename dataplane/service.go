@@ -51,6 +51,10 @@ type Service struct {
 	// MidStream is what happens to a TCP packet that starts no connection and for which none is
 	// known, because its server was lost, or for another reason. Default Reset.
 	MidStream MidStream
+
+	// Delay chooses the node after reading the beginning of a TCP connection. It needs NAT or FullNAT. Default: nil,
+	// the first packet decides.
+	Delay *Delay
 }
 
 // Forward is how packets reach a node.
@@ -198,6 +202,13 @@ func (s *Service) resolve() (Service, error) {
 		case *c.value > c.most:
 			bad(c.name, *c.value, fmt.Sprintf("1 to %d, 0 for all bits, or negative for none", c.most))
 		}
+	}
+	if s.Delay != nil {
+		d, err := s.Delay.resolve(&r)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		r.Delay = &d
 	}
 	return r, errors.Join(errs...)
 }

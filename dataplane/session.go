@@ -60,8 +60,9 @@ type record struct {
 const (
 	isTCP = 1 << iota
 	isSCTP
-	hasLocal // the source is translated, too
-	oneWay   // the node answers past the balancer: there is one entry, and nothing is translated
+	hasLocal  // the source is translated, too
+	oneWay    // the node answers past the balancer: there is one entry, and nothing is translated
+	isDelayed // it has a seam
 )
 
 // ends returns what the packets of a direction get; nil stays.
@@ -109,7 +110,8 @@ func (l *spinLock) release() { l.v.Store(0) }
 // looked its entry up before that left the table, is not given out again: records given
 // back wait in limbo until every batch that was under way has ended.
 type slab struct {
-	recs []record
+	recs  []record
+	seams []seam // of the records with the same numbers; memory that is not touched costs nothing
 
 	mu    sync.Mutex
 	free  []uint32
@@ -123,6 +125,7 @@ type slab struct {
 func newSlab(n int) *slab {
 	s := &slab{crowded: make(chan struct{}, 1)}
 	s.recs, s.forget = allocRecords(n, s)
+	s.seams = make([]seam, n)
 	return s
 }
 

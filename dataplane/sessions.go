@@ -108,7 +108,7 @@ func (p *Plane) kill(k clienttable.Flow, r ref) (killed bool) {
 	}
 	p.peek(k, r, func(rec *record) {
 		if killed = p.sessions.Delete(k); killed && rec.flags&isTCP != 0 {
-			p.resetEnds(rec, clienttable.CloseBoth)
+			p.resetEnds(r, rec, clienttable.CloseBoth)
 		}
 	})
 	return killed

@@ -20,6 +20,7 @@ type service struct {
 	no      uint32
 	conf    Service
 	pool    *pool
+	delay   *delay // nil: the first packet decides
 	timers  *clienttable.Timers
 	clients clienttable.Grouping
 	locals  [][16]byte
@@ -134,17 +135,25 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 			numbers[s.Name] = n
 			next.services = append(next.services, nil)
 		}
-		q := pools[c.Pool]
-		if c.Forward == Route {
-			q = &pool{}
-		} else if q == nil {
-			poolNo++
-			q = &pool{Pool: c.Pool, no: poolNo}
-			pools[c.Pool] = q
-			all = append(all, q)
+		use := func(sp *steering.Pool) *pool {
+			q := pools[sp]
+			if q == nil {
+				poolNo++
+				q = &pool{Pool: sp, no: poolNo}
+				pools[sp] = q
+				all = append(all, q)
+			}
+			used[q] = true
+			return q
 		}
-		used[q] = true
+		q := &pool{}
+		if c.Forward != Route {
+			q = use(c.Pool)
+		}
 		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c)}
+		if c.Delay != nil {
+			svc.delay = p.delayOf(c.Delay, use)
+		}
 		svc.timers, _ = clienttable.NewTimers(&c.Ageing) // resolve has seen to it that there is no error
 		for _, a := range c.Locals {
 			svc.locals = append(svc.locals, a.As16())
@@ -166,7 +175,9 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 				next.vips[r.Match.Dst] = v
 			}
 			if c := confs[r.Value]; c.Forward != Route {
-				v.add(pools[c.Pool], &c)
+				for q := range c.all {
+					v.add(pools[q], &c)
+				}
 			}
 		}
 	}
@@ -196,7 +207,13 @@ func (p *Plane) fits(r *policy.Rule[*Service], s *Service) (errs []error) {
 			bad("Locals", a, fmt.Sprintf("addresses of the family of %v", r.Match.Dst))
 		}
 	}
-	for _, st := range s.Pool.All() {
+	var nodes []steering.NodeStatus
+	for q := range s.all {
+		for _, st := range q.All() {
+			nodes = append(nodes, st)
+		}
+	}
+	for _, st := range nodes {
 		a := st.Node.Addr.Addr().Unmap()
 		if !a.IsValid() || s.Forward != Tunnelled && a.Is4() != r.Match.Dst.Addr().Is4() {
 			bad(fmt.Sprintf("node %q: Addr", st.Node.Name), st.Node.Addr, fmt.Sprintf("an address of the family of %v", r.Match.Dst))
@@ -276,12 +293,14 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 			if f := r.Value.Forward; r.Disabled || r.Internal || f != NAT && f != FullNAT {
 				continue
 			}
-			for _, st := range r.Value.Pool.All() {
-				a := answer{proto: r.Match.Protocol, ports: r.Match.DstPort}
-				if port := st.Node.Addr.Port(); port != 0 {
-					a.ports = policy.PortRange{First: port, Last: port}
+			for q := range r.Value.all {
+				for _, st := range q.All() {
+					a := answer{proto: r.Match.Protocol, ports: r.Match.DstPort}
+					if port := st.Node.Addr.Port(); port != 0 {
+						a.ports = policy.PortRange{First: port, Last: port}
+					}
+					next.addEnd(st.Node.Addr.Addr().Unmap(), a)
 				}
-				next.addEnd(st.Node.Addr.Addr().Unmap(), a)
 			}
 		}
 	}

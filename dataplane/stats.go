@@ -53,6 +53,22 @@ type Stats struct {
 	Dropped            uint64 // packets, for whatever reason
 	// Asked are questions to the peers of a cluster, Adopted the sessions that were taken over by their answers.
 	Asked, Adopted uint64
+
+	Delay DelayStats
+}
+
+// DelayStats counts what delayed binding did.
+type DelayStats struct {
+	// Answered SYNs were answered by the balancer; Confirmed ones had an answer to that, and began a connection. Spliced
+	// connections reached a node, Replied ones were answered by the balancer itself.
+	Answered, Confirmed, Spliced, Replied uint64
+	// Held connections are those between the handshake and the splice now.
+	Held int
+	// HalfOpen handshakes are those of the last seconds that wait for the client, as Plane.Step found; Alarm says that they are, and
+	// Alarms how often they began to be, too many (Config.SYNAlarm).
+	HalfOpen int
+	Alarm    bool
+	Alarms   uint64
 }
 
 // NodeStats is what a Plane knows of a node.
@@ -71,6 +87,8 @@ type workerStats struct {
 	sink     uint32
 	services []Traffic
 	nodes    []Traffic
+
+	cookies, confirmed, spliced, replies uint64
 
 	reselected, resets, pings, errors, translated, clamped, malformed uint64
 	_                                                                 [64]byte
@@ -111,6 +129,10 @@ func (p *Plane) Stats() (st Stats) {
 		st.Translated += s.translated
 		st.Clamped += s.clamped
 		st.Malformed += s.malformed
+		st.Delay.Answered += s.cookies
+		st.Delay.Confirmed += s.confirmed
+		st.Delay.Spliced += s.spliced
+		st.Delay.Replied += s.replies
 		for _, n := range s.drops {
 			st.Dropped += n
 		}
@@ -118,6 +140,10 @@ func (p *Plane) Stats() (st Stats) {
 	p.asks.mu.Lock()
 	st.Asked, st.Adopted = p.asks.asked, p.asks.adopted
 	p.asks.mu.Unlock()
+	p.synMu.Lock()
+	st.Delay.HalfOpen, st.Delay.Alarm, st.Delay.Alarms = int(p.syns.halfOpen), p.syns.alarm, p.syns.alarms
+	p.synMu.Unlock()
+	st.Delay.Held = int(p.holds.n.Load())
 	st.Sessions, st.Associations = p.slab.inUse(), p.assocs.Len()
 	return st
 }

@@ -35,6 +35,10 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	switch pk.v.Proto {
 	case wire.ProtoTCP:
 		rec.flags |= isTCP
+		if svc.delay != nil {
+			rec.flags |= isDelayed
+			p.slab.seams[at].stage.Store(connecting)
+		}
 		seq, ack := pk.v.Seq(pk.ip)
 		st := rec.tcp
 		st.Update(clienttable.FromClient, pk.v.TCPFlags, seq, ack, pk.v.PayloadLen())
@@ -125,6 +129,14 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 // associate remembers the client's node, if the service's mode says so.
 func (w *Worker) associate(pk *packet, svc *service, n *node) {
 	k, ok := svc.association(pk.key)
+	if d := svc.delay; d != nil && pk.v.Proto == wire.ProtoTCP {
+		if d.Sessions != nil {
+			return // which remembers clients in its own way
+		}
+		if d.Rules != nil {
+			k, ok = svc.farmKey(n.pool, pk.key)
+		}
+	}
 	if !ok {
 		return
 	}

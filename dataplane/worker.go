@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/dataplane/splice"
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
@@ -50,6 +51,7 @@ type Worker struct {
 	others [chunk]clienttable.Flow
 
 	asked bool // the packet has waited for the peers
+	sums  sums // of the segment under way
 
 	tr *tracer // nil unless somebody asks for an explanation
 }
@@ -68,6 +70,7 @@ type packet struct {
 
 	rec *record // not nil: the packet has been translated for this session
 	dir uint32
+	tr  *splice.Translation // not nil: and its numbers
 }
 
 // NewWorker returns a further worker, for packets that look as link says. Workers cannot be
@@ -98,6 +101,7 @@ func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, 
 	w.arena.reset()
 	w.takePending()
 	w.takeAsked()
+	w.tickHeld()
 	for len(bufs) > 0 {
 		n := min(len(bufs), chunk)
 		w.chunk(bufs[:n], sizes[:n], offset)
@@ -162,7 +166,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 // parse finds the packet's headers. pk.ip is nil if it is dealt with already.
 func (w *Worker) parse(pk *packet) Reason {
 	w.stats.in.add(len(pk.buf) - Headroom)
-	pk.l3, pk.partial, pk.mtu, pk.rec = Headroom, false, 0, nil
+	pk.l3, pk.partial, pk.mtu, pk.rec, pk.tr = Headroom, false, 0, nil, nil
 	pk.ip = nil
 	if w.link.Ethernet {
 		f, s := wire.ParseEthernet(pk.buf[Headroom:])

@@ -163,8 +163,8 @@ const mostGaps = 8
 
 const firstRTO = time.Second
 
-// Conn makes the connection's state from its first segment, which [Cookies.Check] accepted, at the cost of one
-// buffer of the budget's size. The segment itself is to be handed to FromClient next. Limits of zero take the defaults; others must be ones that
+// Conn makes the connection's state from its first segment, which [Cookies.Check] accepted. A buffer of the budget's size comes with the first
+// byte. The segment itself is to be handed to FromClient next. Limits of zero take the defaults; others must be ones that
 // [Limits.WithDefaults] accepts.
 func (s Start) Conn(now time.Time, limits Limits) *Conn {
 	limits, err := limits.WithDefaults()
@@ -173,7 +173,7 @@ func (s Start) Conn(now time.Time, limits Limits) *Conn {
 	}
 	return &Conn{
 		start: s, limits: limits, lastVal: s.val, next: s.clientISN + 1, ours: s.ourISN + 1, acked: s.ourISN + 1,
-		deadline: now.Add(limits.Time), data: make([]byte, limits.Budget),
+		deadline: now.Add(limits.Time),
 	}
 }
 
@@ -211,9 +211,9 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 	room := uint32(0)
 	switch c.state {
 	case Collecting, Connecting:
-		room = uint32(len(c.data) - c.got)
+		room = uint32(c.limits.Budget - c.got)
 	case Replying:
-		room = uint32(len(c.data)) // nothing is kept, and a client that cannot send its rest cannot close either
+		room = uint32(c.limits.Budget) // nothing is kept, and a client that cannot send its rest cannot close either
 	case Replaying:
 		room = uint32(max(0, int(c.serverWin)-int(c.next-c.sent)))
 	}
@@ -305,7 +305,7 @@ func (c *Conn) clientReset(now time.Time, s *Segment, emit Emit) (Event, bool) {
 		// Only the exact number ends the connection. Any other in the window is asked about: a client that means it answers with the exact
 		// one (RFC 5961, 3.2).
 		if d := s.Seq - c.expected(); d != 0 {
-			if d < uint32(len(c.data)) {
+			if d < uint32(c.limits.Budget) {
 				c.toClient(now, emit, 0, c.edge(), nil)
 			}
 			return None, false
@@ -326,10 +326,10 @@ func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 	// Offsets in the stream, in 64 bits: anything may be claimed. What is behind a FIN does not exist.
 	from := int64(int32(s.Seq - base))
 	end := from + int64(len(s.Payload))
-	if s.Flags&FIN != 0 && !c.finKnown && end >= int64(c.placed()) && end <= int64(len(c.data)) {
+	if s.Flags&FIN != 0 && !c.finKnown && end >= int64(c.placed()) && end <= int64(c.limits.Budget) {
 		c.finKnown, c.finAt = true, int(end)
 	}
-	limit := int64(len(c.data))
+	limit := int64(c.limits.Budget)
 	if c.finKnown {
 		limit = int64(c.finAt)
 	}
@@ -344,7 +344,7 @@ func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 	if c.state != Collecting {
 		return None
 	}
-	if c.got == len(c.data) && !c.full {
+	if c.got == c.limits.Budget && !c.full {
 		c.full = true
 		return Full
 	}
@@ -368,6 +368,9 @@ func (c *Conn) place(from int, p []byte) {
 	to := from + len(p)
 	if to <= c.got {
 		return
+	}
+	if c.data == nil {
+		c.data = make([]byte, c.limits.Budget)
 	}
 	if from < c.got {
 		p, from = p[c.got-from:], c.got

@@ -1,0 +1,267 @@
+package dataplane
+
+import (
+	"encoding/binary"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/dataplane/splice"
+	"github.com/lbprim/lbprim/internal/wire"
+	"github.com/lbprim/lbprim/policy"
+	"github.com/lbprim/lbprim/sslpersist"
+)
+
+// delayed handles a TCP packet to a service with delayed binding, of no session.
+func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound binding) {
+	v := &pk.v
+	if w.tr != nil {
+		w.explainDelayed(pk, svc)
+		return
+	}
+	var seg splice.Segment
+	if !w.segment(pk, &seg) {
+		return
+	}
+	s := w.p.holds.shard(pk.key, w.p.cfg.Seed)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.conns[pk.key]; c != nil {
+		pk.verdict = Held
+		if c.has {
+			// Its session is gone: the node was lost. Where that has the beginning of the stream, another must not get the rest.
+			if w.leave(c); c.conn.State() == splice.Connecting {
+				w.place(s, c)
+			} else {
+				w.abort(s, c)
+			}
+			return
+		}
+		ev, _ := c.conn.FromClient(w.now, &seg, w.emitter(c)) // without a session there is nobody to forward to
+		w.act(s, c, ev)
+		return
+	}
+	tuple := splice.Tuple{Client: p.Src, Service: p.Dst}
+	d := svc.delay
+	if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) == wire.SYN {
+		if w.snap.draining {
+			w.refuse(pk, svc, Draining)
+			return
+		}
+		w.stats.cookies++
+		answer := d.cookies.Answer(w.now, tuple, &seg)
+		w.answerSegment(pk, &answer)
+		return
+	}
+	start, ok := d.cookies.Check(w.now, tuple, &seg)
+	if !ok {
+		if d.cookies.Recent(w.now, &seg) {
+			w.drop(pk, Unproven)
+			return
+		}
+		w.midStream(pk, svc)
+		return
+	}
+	if w.snap.draining {
+		w.refuse(pk, svc, Draining)
+		return
+	}
+	c := &held{key: pk.key, svc: svc, conn: start.Conn(w.now, d.Limits), first: bound, isn: seg.Seq - 1, ourISN: seg.Ack - 1}
+	c.due = w.p.nanos(c.conn.Deadline())
+	if !w.p.holds.add(s, c) {
+		w.refuse(pk, svc, HoldsFull)
+		return
+	}
+	w.stats.confirmed++
+	c.probe = wire.BuildProbe(wire.ProtoTCP, endOf(p.Src), endOf(p.Dst), v.Version == 4)
+	c.open(d)
+	pk.verdict = Held
+	ev, _ := c.conn.FromClient(w.now, &seg, w.emitter(c))
+	if ev == splice.None && c.reads() == ReadNothing {
+		ev = splice.MoreData
+	}
+	w.act(s, c, ev)
+}
+
+// segment parses the packet for somebody who will act on what it says.
+func (w *Worker) segment(pk *packet, seg *splice.Segment) bool {
+	v := &pk.v
+	switch {
+	case v.Mark&wire.Fragment != 0:
+		w.drop(pk, BadFragment) // no TCP makes them, and the whole is not here
+	case !splice.Parse(pk.ip[v.L4:v.End], seg):
+		w.drop(pk, BadTransport)
+	case !pk.partial && !v.SumOK(pk.ip):
+		w.drop(pk, BadChecksum)
+	default:
+		return true
+	}
+	return false
+}
+
+// answerSegment answers pk, and keeps nothing.
+func (w *Worker) answerSegment(pk *packet, s *splice.Segment) {
+	n := wire.IPv4Len
+	if pk.v.Version == 6 {
+		n = wire.IPv6Len
+	}
+	b := w.reply(pk, n+splice.MaxHeader)
+	m := len(s.Append(b[n:n], pk.v.DstPort, pk.v.SrcPort))
+	b = b[:n+m]
+	wire.PutHeader(b, pk.v.Dst(pk.ip), pk.v.Src(pk.ip), wire.ProtoTCP, 64, 0, n+m)
+	sum := wire.PseudoSum(pk.v.Dst(pk.ip), pk.v.Src(pk.ip), wire.ProtoTCP, m).AddBytes(b[n:]).Checksum()
+	binary.BigEndian.PutUint16(b[n+16:], sum)
+	w.answer(pk, n+m)
+}
+
+// reads says what of the connection is read.
+func (c *held) reads() Read {
+	d := c.svc.delay
+	if d.Read == ReadTLS && d.Rules == nil && (d.Sessions == nil || !d.Sessions.Watches(c.key.Dst().Port())) {
+		return ReadNothing
+	}
+	return d.Read
+}
+
+// open prepares what reads the stream.
+func (c *held) open(d *delay) {
+	switch c.reads() {
+	case ReadTLS:
+		if d.Sessions != nil && d.Sessions.Watches(c.key.Dst().Port()) {
+			c.tls = d.Sessions.Open(c.key.Src().Addr())
+		} else {
+			c.hello = new(sslpersist.Parser)
+		}
+	case ReadHTTP:
+		c.openHTTP()
+	}
+}
+
+// unspliced handles a packet of a connection whose node was chosen and that is not spliced yet. It returns true if the packet is to be
+// translated and forwarded.
+func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) bool {
+	if w.tr != nil {
+		w.tr.step("delay", "the balancer has a hand in the connection still")
+		pk.verdict = Held
+		return false
+	}
+	var seg splice.Segment
+	if !w.segment(pk, &seg) {
+		return false
+	}
+	key := pk.key
+	if r.dir() == toClient {
+		key = rec.other(wire.ProtoTCP, toClient)
+	}
+	s := w.p.holds.shard(key, w.p.cfg.Seed)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.conns[key]
+	if c == nil || !c.has || c.session.record() != r.record() {
+		if sm.stage.Load() > replaying {
+			return true // a moment ago
+		}
+		w.drop(pk, NoSession)
+		return false
+	}
+	var ev splice.Event
+	var forward bool
+	if r.dir() == toNode {
+		ev, forward = c.conn.FromClient(w.now, &seg, w.emitter(c))
+	} else {
+		ev, forward = c.conn.FromServer(w.now, &seg, w.emitter(c))
+	}
+	pk.verdict = Held
+	w.act(s, c, ev)
+	if forward {
+		w.p.read(r, func(f *reader) { f.take(w.now, r.dir(), &seg, sm.tr.Seq) })
+	}
+	return forward
+}
+
+// act does what an event of a connection calls for.
+func (w *Worker) act(s *holdShard, c *held, ev splice.Event) {
+	if int(c.svc.no) >= len(w.stats.services) || c.node != nil && int(c.node.no) >= len(w.stats.nodes) {
+		w.renew()
+	}
+	switch ev {
+	case splice.MoreData, splice.Full:
+		if c.pool == nil {
+			w.read(s, c, ev == splice.Full)
+		}
+	case splice.ServerLost:
+		w.stats.nodes[c.node.no].Refused++
+		w.leave(c)
+		w.place(s, c)
+	case splice.Established:
+		w.established(c)
+	case splice.TimeUp:
+		w.stats.services[c.svc.no].Refused++
+		w.stats.drops[TooSlow]++
+		w.forget(s, c)
+	case splice.Gone:
+		w.forget(s, c)
+	case splice.Done:
+		if !c.has || !w.inTable(c) {
+			w.forget(s, c)
+			break
+		}
+		w.splice(s, c)
+	}
+	s.reschedule(c, w.p.nanos(c.conn.Deadline()))
+}
+
+// forget ends the balancer's part in a connection that comes to nothing.
+func (w *Worker) forget(s *holdShard, c *held) {
+	w.leave(c)
+	w.p.holds.remove(s, c)
+}
+
+// leave takes the session with a node back.
+func (w *Worker) leave(c *held) {
+	if c.has && w.inTable(c) {
+		w.p.sessions.DeleteAt(w.now, c.key)
+	}
+	c.has, c.node = false, nil
+}
+
+// established says that the node answered: from now on segments reach it, translated.
+func (w *Worker) established(c *held) {
+	p := w.p
+	rec, sm := &p.slab.recs[c.session.record()], &p.slab.seams[c.session.record()]
+	sm.tr = c.conn.Translation()
+	n := uint32(len(c.conn.Data()))
+	flags := uint8(wire.ACK)
+	if c.conn.EndOfStream() {
+		flags |= wire.FIN
+	}
+	rec.lock.acquire()
+	rec.tcp.Update(clienttable.FromClient, wire.SYN, c.isn, 0, 0)
+	rec.tcp.Update(clienttable.FromServer, wire.SYN|wire.ACK, c.ourISN, c.isn+1, 0)
+	rec.tcp.Update(clienttable.FromClient, flags, c.isn+1, c.ourISN+1, int(n))
+	state := rec.tcp
+	rec.lock.release()
+	w.setLife(wire.ProtoTCP, rec, c.svc, c.svc.timers.TCP(state, rec.vip.Port, c.svc.conf.Mode))
+	if c.tls != nil {
+		c.tls.Bind(w.now, c.node.id)
+		w.readOn(c, n)
+	}
+	sm.stage.Store(replaying)
+}
+
+// splice ends the balancer's part in a connection: what follows is translated.
+func (w *Worker) splice(s *holdShard, c *held) {
+	stage := uint32(spliced)
+	w.p.read(c.session, func(f *reader) {
+		if !f.done() {
+			stage = following
+		}
+	})
+	w.p.slab.seams[c.session.record()].stage.Store(stage)
+	w.stats.spliced++
+	w.p.holds.remove(s, c)
+}
+
+// inTable reports whether a connection's session is still there.
+func (w *Worker) inTable(c *held) bool {
+	r, ok := w.p.sessions.PeekAt(w.now, c.key)
+	return ok && r == c.session
+}

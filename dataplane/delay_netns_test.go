@@ -1,0 +1,274 @@
+//go:build linux
+
+package dataplane_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/policy"
+)
+
+// delay puts services with delayed binding in force: one of each family, made by change.
+func (w *world) delay(t testing.TB, change func(s *dataplane.Service, v6 bool)) {
+	t.Helper()
+	var rules []policy.Rule[*dataplane.Service]
+	for _, v6 := range []bool{false, true} {
+		name := fmt.Sprintf("all-%v", v6)
+		s := &dataplane.Service{Name: name, Pool: w.pools[v6], Delay: &dataplane.Delay{}}
+		change(s, v6)
+		rules = append(rules, policy.Rule[*dataplane.Service]{Name: name, Match: policy.Match{Dst: netip.PrefixFrom(wvip(v6), wvip(v6).BitLen())}, Value: s})
+	}
+	table, err := policy.Compile(nil, rules...)
+	require.NoError(t, err)
+	require.NoError(t, w.plane.Apply(table))
+}
+
+// digest starts a server that reads to the end of the client's stream, and answers with its own number, the stream's digest and n bytes.
+func (w *world) digest(t testing.TB, i int, v6 bool, port uint16, n int) {
+	ln, err := w.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port).String())
+	require.NoError(t, err)
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				h := sha256.New()
+				if _, err := io.Copy(h, c); err != nil {
+					return
+				}
+				_, _ = c.Write(append(append([]byte{byte(i)}, h.Sum(nil)...), bytes.Repeat([]byte{'x'}, n)...))
+			}()
+		}
+	}()
+}
+
+// upload sends n bytes in pieces, closes its side, and checks the answer. It returns the server's number.
+func (w *world) upload(v6 bool, port uint16, n, answer int, rng *rand.Rand) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := w.client.DialContext(ctx, "tcp", netip.AddrPortFrom(wvip(v6), port).String())
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(rng.Uint32())
+	}
+	_ = c.(*net.TCPConn).SetNoDelay(true)
+	for rest := data; len(rest) > 0; {
+		k := min(len(rest), 1+rng.IntN(20000))
+		if rng.IntN(3) == 0 {
+			k = min(len(rest), 1+rng.IntN(3))
+		}
+		if _, err := c.Write(rest[:k]); err != nil {
+			return 0, fmt.Errorf("write: %w", err)
+		}
+		rest = rest[k:]
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return 0, err
+	}
+	got, err := io.ReadAll(c)
+	if err != nil {
+		return 0, fmt.Errorf("read: %w after %d bytes", err, len(got))
+	}
+	want := sha256.Sum256(data)
+	if len(got) != 33+answer || !bytes.Equal(got[1:33], want[:]) {
+		return 0, fmt.Errorf("answer of %d bytes, want %d; or another digest", len(got), 33+answer)
+	}
+	return int(got[0]), nil
+}
+
+func TestDelayedBindingWithKernels(t *testing.T) {
+	families(t, func(t *testing.T, w *world, v6 bool) {
+		for name, local := range map[string]bool{"NAT": false, "full NAT": true} {
+			t.Run(name, func(t *testing.T) {
+				w.delay(t, func(s *dataplane.Service, v6 bool) {
+					if local {
+						s.Forward, s.Locals = dataplane.FullNAT, []netip.Addr{wvip2(v6)}
+					}
+				})
+				port := uint16(7000)
+				if local {
+					port++
+				}
+				for i := range 2 {
+					w.digest(t, i, v6, port, 100000)
+				}
+				before := w.plane.Stats().Delay
+				var wg sync.WaitGroup
+				errs := make(chan error, 40)
+				for k := range 40 {
+					wg.Go(func() {
+						rng := rand.New(rand.NewPCG(uint64(k), 1))
+						_, err := w.upload(v6, port, rng.IntN(200000)*(k%4)/3, 100000, rng)
+						errs <- err
+					})
+				}
+				wg.Wait()
+				for range 40 {
+					require.NoError(t, <-errs)
+				}
+				after := w.plane.Stats().Delay
+				require.EqualValues(t, 40, after.Spliced-before.Spliced)
+				require.Zero(t, after.Held)
+			})
+		}
+	})
+}
+
+// wvip2 is an address of the balancer's for full NAT.
+func wvip2(v6 bool) netip.Addr {
+	if v6 {
+		return netip.MustParseAddr("2001:db8::71")
+	}
+	return netip.MustParseAddr("192.0.2.71")
+}
+
+// bad is a device that loses, doubles and reorders what it is given to write.
+type bad struct {
+	dataplane.Device
+	mu    sync.Mutex
+	rng   *rand.Rand
+	off   bool
+	later [][]byte
+}
+
+func (b *bad) VirtioHeader() int { return b.Device.(dataplane.Offloader).VirtioHeader() }
+
+func (b *bad) set(off bool) {
+	b.mu.Lock()
+	b.off = off
+	b.mu.Unlock()
+}
+
+func (b *bad) Write(bufs [][]byte, offset int) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.off {
+		return b.Device.Write(bufs, offset)
+	}
+	var out [][]byte
+	for _, p := range bufs {
+		switch r := b.rng.Float64(); {
+		case r < 0.2: // lost
+		case r < 0.3:
+			b.later = append(b.later, bytes.Clone(p))
+		case r < 0.35:
+			out = append(out, p, bytes.Clone(p))
+		default:
+			out = append(out, p)
+		}
+		if len(b.later) > 2 {
+			out, b.later = append(out, b.later...), nil
+		}
+	}
+	for len(out) > 0 {
+		n, err := b.Device.Write(out, offset)
+		if err != nil {
+			return 0, err
+		}
+		out = out[n:]
+	}
+	return len(bufs), nil
+}
+
+func TestDelayedBindingOverABadNetwork(t *testing.T) {
+	w := newWorld(t, how{noOffload: true, wrap: func(d dataplane.Device) dataplane.Device {
+		return &bad{Device: d, rng: rand.New(rand.NewPCG(3, 3))}
+	}})
+	w.delay(t, func(s *dataplane.Service, _ bool) {
+		s.Delay.Limits.Time, s.Delay.Limits.ServerTime = 20*time.Second, 20*time.Second
+	})
+	for _, v6 := range []bool{false, true} {
+		for i := range 2 {
+			w.digest(t, i, v6, 7100, 5000)
+		}
+	}
+	var wg sync.WaitGroup
+	errs := make(chan error, 30)
+	for k := range cap(errs) {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(k), 2))
+			_, err := w.upload(k%2 == 0, 7100, rng.IntN(15000), 5000, rng)
+			errs <- err
+		})
+	}
+	wg.Wait()
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+}
+
+func TestDelayedBindingPassesServersThatRefuse(t *testing.T) {
+	w := newWorld(t, how{})
+	w.delay(t, func(s *dataplane.Service, _ bool) {})
+	for _, v6 := range []bool{false, true} {
+		w.digest(t, 1, v6, 7200, 10) // the other server has nobody there
+		for k := range 10 {
+			from, err := w.upload(v6, 7200, 10000, 10, rand.New(rand.NewPCG(uint64(k), 3)))
+			require.NoError(t, err)
+			require.Equal(t, 1, from)
+		}
+		// With no server at all the client is told soon.
+		_, err := w.upload(v6, 7201, 10, 10, rand.New(rand.NewPCG(0, 3)))
+		require.Error(t, err)
+	}
+}
+
+// Many connections at once, every byte of which is checked.
+func TestManyDelayedConnections(t *testing.T) {
+	w := newWorld(t, how{queues: 2})
+	w.delay(t, func(s *dataplane.Service, _ bool) {})
+	for _, v6 := range []bool{false, true} {
+		for i := range 2 {
+			w.digest(t, i, v6, 7300, 700)
+		}
+	}
+	each := 50
+	if testing.Short() {
+		each = 10
+	}
+	var wg sync.WaitGroup
+	errs := make(chan error, 40)
+	for k := range cap(errs) {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(k), 4))
+			for range each {
+				if _, err := w.upload(k%2 == 0, 7300, rng.IntN(8000), 700, rng); err != nil {
+					errs <- err
+					return
+				}
+			}
+			errs <- nil
+		})
+	}
+	wg.Wait()
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	require.EqualValues(t, cap(errs)*each, w.plane.Stats().Delay.Spliced)
+	require.Zero(t, w.plane.Stats().Delay.Held)
+}
+
+// patience is how long a connection may take at most, over whichever network.
+const patience = 150 * time.Second
