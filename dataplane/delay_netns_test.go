@@ -201,15 +201,15 @@ func TestDelayedBindingOverABadNetwork(t *testing.T) {
 	})
 	for _, v6 := range []bool{false, true} {
 		for i := range 2 {
-			w.digest(t, i, v6, 7100, 5000)
+			w.digest(t, i, v6, 7100, 3000)
 		}
 	}
 	var wg sync.WaitGroup
-	errs := make(chan error, 30)
+	errs := make(chan error, 16)
 	for k := range cap(errs) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(k), 2))
-			_, err := w.upload(k%2 == 0, 7100, rng.IntN(15000), 5000, rng)
+			_, err := w.upload(k%2 == 0, 7100, rng.IntN(8000), 3000, rng)
 			errs <- err
 		})
 	}
