@@ -149,24 +149,14 @@ type bad struct {
 	dataplane.Device
 	mu    sync.Mutex
 	rng   *rand.Rand
-	off   bool
 	later [][]byte
 }
 
 func (b *bad) VirtioHeader() int { return b.Device.(dataplane.Offloader).VirtioHeader() }
 
-func (b *bad) set(off bool) {
-	b.mu.Lock()
-	b.off = off
-	b.mu.Unlock()
-}
-
 func (b *bad) Write(bufs [][]byte, offset int) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.off {
-		return b.Device.Write(bufs, offset)
-	}
 	var out [][]byte
 	for _, p := range bufs {
 		switch r := b.rng.Float64(); {
