@@ -5,6 +5,7 @@ package tun
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 )
 
@@ -39,6 +40,9 @@ func Preflight(cfg *Config) error {
 
 // Name returns nothing.
 func (d *Device) Name() string { return "" }
+
+// SetRoutes returns an error that wraps errors.ErrUnsupported.
+func (d *Device) SetRoutes(...netip.Prefix) error { return errOther }
 
 // Index returns 0.
 func (d *Device) Index() int { return 0 }

@@ -21,6 +21,9 @@ func (l *link) divert(names []string) (err error) {
 	if l.ns, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return &os.PathError{Op: "open", Path: "/proc/thread-self/ns/net", Err: err}
 	}
+	if err := forgetDead(); err != nil {
+		return err
+	}
 	table := uint32(divertTable + l.index)
 	for _, dst := range []netip.Prefix{
 		netip.PrefixFrom(netip.IPv4Unspecified(), 0),

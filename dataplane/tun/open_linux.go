@@ -3,7 +3,9 @@ package tun
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -29,6 +31,9 @@ type link struct {
 	rules   []rtnl.Rule
 	queues  atomic.Int32 // still open
 	ns      int          // the network namespace, -1 unless rules are to be removed there
+
+	mu     sync.Mutex
+	routes []netip.Prefix // to the interface, in the main table
 }
 
 // Open makes an interface with one queue and takes it up. The error says which step failed, and wraps
@@ -181,9 +186,10 @@ func (l *link) configure(c *Config) (err error) {
 		}
 	}
 	for _, p := range c.Routes {
-		if err := rtnl.ReplaceRoute(rtnl.Route{Dst: p, Index: l.index}); err != nil {
+		if err := rtnl.ReplaceRoute(rtnl.Route{Dst: p.Masked(), Index: l.index}); err != nil {
 			return err
 		}
+		l.routes = append(l.routes, p.Masked())
 	}
 	if len(c.Divert) == 0 {
 		return nil

@@ -9,32 +9,36 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/healthcheck"
 	"github.com/lbprim/lbprim/policy"
-	"github.com/lbprim/lbprim/steering"
 )
 
 // config is the file, version 1.
 type config struct {
-	Version      int               `yaml:"version,required" doc:"Version of the format: 1."`
-	Device       device            `yaml:"device" doc:"Where packets come from and go to."`
-	Sessions     int               `yaml:"sessions" doc:"Most sessions at a time." default:"262144"`
-	Associations int               `yaml:"associations" doc:"Most clients remembered beyond their sessions." default:"262144"`
-	Foreign      dataplane.Foreign `yaml:"foreign" doc:"What happens to packets that are for no service." default:"pass"`
-	Farms        map[string]*farm  `yaml:"farms,required" doc:"Servers that do the same work, by name."`
-	Services     []*service        `yaml:"services,required" doc:"What clients address. The most specific match wins; the order does not matter."`
+	Version      int                 `yaml:"version,required" doc:"Version of the format: 1."`
+	Device       device              `yaml:"device" doc:"Where packets come from and go to."`
+	Sessions     int                 `yaml:"sessions" doc:"Most sessions at a time." default:"262144"`
+	Associations int                 `yaml:"associations" doc:"Most clients remembered beyond their sessions." default:"262144"`
+	Foreign      dataplane.Foreign   `yaml:"foreign" doc:"What happens to packets that are for no service." default:"pass"`
+	PingNodes    int                 `yaml:"ping-nodes" doc:"How many nodes of a virtual address must be usable for it to answer pings; -1 never answers." default:"1"`
+	State        state               `yaml:"state" doc:"Where sessions are kept over a restart."`
+	Admin        admin               `yaml:"admin" doc:"How the balancer is watched and steered while it runs."`
+	Elements     map[string]*element `yaml:"elements" doc:"Checks of anything that policies are about, such as a database behind the servers."`
+	Policies     map[string]expr     `yaml:"policies" doc:"Boolean expressions over elements and other policies, such as 'db1 OR db2', for the policy of farms."`
+	Farms        map[string]*farm    `yaml:"farms,required" doc:"Servers that do the same work, by name."`
+	Services     []*service          `yaml:"services,required" doc:"What clients address. The most specific match wins; the order does not matter."`
 }
 
 // device is how the balancer is attached.
 type device struct {
-	Type       deviceType `yaml:"type" doc:"tun works everywhere; afpacket is faster and needs interfaces whose traffic the kernel leaves alone." default:"tun"`
-	Name       string     `yaml:"name" doc:"Name of the TUN interface." default:"lb0"`
-	MTU        int        `yaml:"mtu" doc:"Largest packet of the TUN interface." default:"1500"`
-	Interfaces []string   `yaml:"interfaces" doc:"For afpacket: all interfaces to clients and servers. For tun: those to NAT servers, whose answers come back through the balancer."`
-	Queues     int        `yaml:"queues" doc:"Queues of the device, with a worker each." default:"1"`
+	Type       deviceType   `yaml:"type" doc:"tun works everywhere; afpacket is faster and needs interfaces whose traffic the kernel leaves alone." default:"tun"`
+	Name       string       `yaml:"name" doc:"Name of the TUN interface." default:"lb0"`
+	MTU        int          `yaml:"mtu" doc:"Largest packet of the TUN interface." default:"1500"`
+	Interfaces []string     `yaml:"interfaces" doc:"For afpacket: all interfaces to clients and servers. For tun: those to NAT servers, whose answers come back through the balancer."`
+	Queues     int          `yaml:"queues" doc:"Queues of the device, with a worker each." default:"1"`
+	Addresses  []netip.Addr `yaml:"addresses" doc:"The balancer's own addresses, one of each family: the source of tunnels and of ICMP errors."`
 }
 
 type deviceType uint8
@@ -62,73 +66,24 @@ func (d *deviceType) UnmarshalText(b []byte) error {
 	return nil
 }
 
-type farm struct {
-	Metric    steering.Metric  `yaml:"metric" doc:"How a node is chosen for a new session." default:"leastconns"`
-	Mode      clienttable.Mode `yaml:"mode" doc:"How clients are remembered." default:"entry-per-session"`
-	SlowStart time.Duration    `yaml:"slow-start" doc:"How long the share of a node that came up rises to its weight." default:"0s"`
-	Recovery  time.Duration    `yaml:"recovery" doc:"How long a node that came up gets nothing." default:"0s"`
-	Ageing    ageing           `yaml:"ageing" doc:"For how long sessions are remembered."`
-	Check     *check           `yaml:"check" doc:"How nodes are checked. Without it, they count as up."`
-	Nodes     []*node          `yaml:"nodes,required" doc:"The servers."`
+// state is where sessions are kept over a restart.
+type state struct {
+	File  string        `yaml:"file" doc:"File for the sessions and for what was asked of nodes over the admin interface. Without it both end with the program." default:"l4lb.state in $STATE_DIRECTORY, if systemd set that"`
+	Every time.Duration `yaml:"every" doc:"How often it is written while running, besides at the end." default:"30s"`
 }
 
-type ageing struct {
-	Idle   time.Duration `yaml:"idle" doc:"Silence after which a session is forgotten." default:"1m"`
-	SYN    time.Duration `yaml:"syn" doc:"Time for the TCP handshake." default:"5s"`
-	Linger time.Duration `yaml:"linger" doc:"Time a session stays after its end, in the modes that remove it." default:"5s"`
-}
-
-type node struct {
-	Name        string              `yaml:"name,required" doc:"Identity of the node in its farm, over any change."`
-	Address     endpoint            `yaml:"address,required" doc:"IP address and port; without a port, the one that the client asked for."`
-	Weight      *int                `yaml:"weight" doc:"Share of new sessions; 0 gets none." default:"1"`
-	MaxSessions int                 `yaml:"max-sessions" doc:"Most sessions at a time; 0 is no limit." default:"0"`
-	Backup      bool                `yaml:"backup" doc:"Used only when no other node can be." default:"false"`
-	Admin       steering.AdminState `yaml:"admin" doc:"What the operator wants of the node." default:"enabled"`
-}
-
-// endpoint is an address with or without a port.
-type endpoint struct{ netip.AddrPort }
-
-func (e *endpoint) UnmarshalText(b []byte) error {
-	if ap, err := netip.ParseAddrPort(string(b)); err == nil {
-		e.AddrPort = ap
-		return nil
+func (s state) path() string {
+	if s.File == "" && os.Getenv("STATE_DIRECTORY") != "" {
+		return os.Getenv("STATE_DIRECTORY") + "/l4lb.state"
 	}
-	a, err := netip.ParseAddr(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address such as 10.0.0.1:80, [2001:db8::1]:80 or 10.0.0.1", b)
-	}
-	e.AddrPort = netip.AddrPortFrom(a, 0)
-	return nil
+	return s.File
 }
 
-type service struct {
-	Name     string              `yaml:"name,required" doc:"Identity of the service, over any change."`
-	Match    policy.Match        `yaml:"match" doc:"The whole match as one text, such as '192.0.2.80 tcp/80 from 10.0.0.0/8', instead of vip, protocol, port and clients."`
-	VIP      vip                 `yaml:"vip" doc:"Virtual address, or a network of them."`
-	Protocol policy.Protocol     `yaml:"protocol" doc:"tcp, udp, icmp, sctp, a number, other, or any." default:"any"`
-	Port     policy.PortRange    `yaml:"port" doc:"Port, a range such as 8000-8099, or any." default:"any"`
-	Clients  policy.AddrRange    `yaml:"clients" doc:"Clients served: a network, or a range such as 10.0.0.5-10.0.0.9." default:"any"`
-	Farm     string              `yaml:"farm,required" doc:"Name of the farm that serves."`
-	Lost     dataplane.MidStream `yaml:"lost-session" doc:"What a TCP packet in the middle of an unknown connection gets." default:"reset"`
-	Disabled bool                `yaml:"disabled" doc:"Leaves the service out." default:"false"`
-}
-
-// vip is an address or a network.
-type vip struct{ netip.Prefix }
-
-func (v *vip) UnmarshalText(b []byte) error {
-	if a, err := netip.ParseAddr(string(b)); err == nil {
-		v.Prefix = netip.PrefixFrom(a, a.BitLen())
-		return nil
+func (s state) interval() time.Duration {
+	if s.Every == 0 {
+		return 30 * time.Second
 	}
-	p, err := netip.ParsePrefix(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address or a network such as 192.0.2.80, 2001:db8::80 or 192.0.2.0/24", b)
-	}
-	v.Prefix = p.Masked()
-	return nil
+	return s.Every
 }
 
 // load reads and checks a file. All faults come at once, each with its place.
@@ -182,15 +137,8 @@ func (c *config) check(f *conf.File) {
 	if c.Version != 1 && c.Version != 0 {
 		f.Add("version", "%d: this program knows version 1", c.Version)
 	}
-	if c.Device.Type == afpacketDevice && len(c.Device.Interfaces) == 0 {
-		f.Add("device.interfaces", "empty: afpacket needs the interfaces to clients and servers")
-	}
-	if c.Device.MTU != 0 && (c.Device.MTU < 1280 || c.Device.MTU > 65521) {
-		f.Add("device.mtu", "%d: want 1280 to 65521", c.Device.MTU)
-	}
-	if c.Device.Queues < 0 || c.Device.Queues > 256 {
-		f.Add("device.queues", "%d: want 1 to 256", c.Device.Queues)
-	}
+	c.Device.validate(f)
+	c.Admin.validate(f)
 	for _, n := range []struct {
 		path  string
 		value int
@@ -199,9 +147,17 @@ func (c *config) check(f *conf.File) {
 			f.Add(n.path, "%d: want 1 to %d", n.value, 1<<28)
 		}
 	}
+	if c.State.Every < 0 || c.State.Every > 0 && c.State.Every < time.Second {
+		f.Add("state.every", "%v: want 1s or more", c.State.Every)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Elements)) {
+		if e := c.Elements[name]; e != nil {
+			e.validate(f, "elements."+name, name)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Farms)) {
 		if c.Farms[name] != nil {
-			c.Farms[name].validate(f, "farms."+name)
+			c.Farms[name].validate(f, "farms."+name, name, c.Device)
 		}
 	}
 	seen := map[string]int{}
@@ -214,61 +170,112 @@ func (c *config) check(f *conf.File) {
 			f.Add(path+".name", "%q is the name of services[%d] too", s.Name, j)
 		}
 		seen[s.Name] = i
-		whole, parts := s.Match != (policy.Match{}), s.VIP.IsValid() || s.Protocol != 0 || s.Port != (policy.PortRange{}) || s.Clients != (policy.AddrRange{})
-		switch {
-		case whole && parts:
-			f.Add(path+".match", "want either match or vip, protocol, port and clients")
-		case !whole && !s.VIP.IsValid():
-			f.Add(path, "vip is missing: want an address or a network")
-		}
-		if _, ok := c.Farms[s.Farm]; !ok && s.Farm != "" {
-			f.Add(path+".farm", "%q: want one of %v", s.Farm, slices.Sorted(maps.Keys(c.Farms)))
-		}
+		s.validate(f, path, c.Farms)
 	}
 	if f.Err() != nil {
 		return
 	}
-	// The library's own judgement of what is left: overlapping matches, families, metrics.
-	if _, err := c.compile(newPools(nil)); err != nil {
-		f.Add("services", "%v", err)
+	// The library's own judgement of what is left: overlapping matches, families, metrics, policies.
+	c.judge(f)
+}
+
+// judge has the library compile the configuration.
+func (c *config) judge(f *conf.File) {
+	ps := newPools(nil)
+	table, err := c.compile(ps, nil)
+	for _, e := range joined(err) {
+		path := "services"
+		var at *placed
+		if errors.As(e, &at) {
+			path, e = at.path, at.err
+		}
+		f.Add(path, "%v", e)
+	}
+	setup := c.setup()
+	if r, err := healthcheck.NewRoster(nil); err != nil {
+		f.Add("", "%v", err)
+	} else if err := r.Set(setup); err != nil {
+		for _, e := range joined(err) {
+			f.Add("policies", "%v", e)
+		}
+	}
+	if err != nil {
+		return
+	}
+	plane, err := c.dryPlane(table)
+	for _, e := range joined(err) {
+		f.Add("services", "%v", e)
+	}
+	if err == nil {
+		plane.Close()
 	}
 }
 
-func (fm *farm) validate(f *conf.File, path string) {
-	if len(fm.Nodes) == 0 {
-		f.Add(path+".nodes", "empty: want at least one node")
+// dryPlane is a plane for questions only, without a device.
+func (c *config) dryPlane(table *policy.Table[*dataplane.Service]) (*dataplane.Plane, error) {
+	cfg := dataplane.Config{Policies: table, MaxSessions: 1024, MaxAssociations: 1024, Addrs: c.Device.Addresses, PingNodes: c.PingNodes, Foreign: c.Foreign}
+	if c.Device.Type == afpacketDevice {
+		cfg.Link = dataplane.Link{Ethernet: true}
+		cfg.NextHop = func(netip.Addr) (dataplane.Hop, bool) { return dataplane.Hop{}, true }
 	}
-	seen := map[string]int{}
-	var first *node
-	for i, n := range fm.Nodes {
-		if n == nil {
-			continue
-		}
-		at := fmt.Sprintf("%s.nodes[%d]", path, i)
-		if j, ok := seen[n.Name]; ok {
-			f.Add(at+".name", "%q is the name of nodes[%d] too", n.Name, j)
-		}
-		seen[n.Name] = i
-		if n.Weight != nil && *n.Weight < 0 {
-			f.Add(at+".weight", "%d: want 0 or more", *n.Weight)
-		}
-		if n.MaxSessions < 0 {
-			f.Add(at+".max-sessions", "%d: want 0 or more", n.MaxSessions)
-		}
-		if first == nil {
-			first = n
-		} else if n.Address.IsValid() && first.Address.IsValid() && n.Address.Addr().Is4() != first.Address.Addr().Is4() {
-			f.Add(at+".address", "%v: the farm's first node, %v, is of the other address family", n.Address, first.Address)
-		}
+	return dataplane.New(&cfg)
+}
+
+// placed is a fault that knows its place.
+type placed struct {
+	path string
+	err  error
+}
+
+func (p *placed) Error() string { return p.path + ": " + p.err.Error() }
+func (p *placed) Unwrap() error { return p.err }
+
+// joined lists the parts of a joined error, deeply.
+func joined(err error) (parts []error) {
+	if err == nil {
+		return nil
 	}
-	if fm.Check != nil {
-		if _, err := fm.Check.prober(); err != nil {
-			f.Add(path+".check", "%v", err)
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range many.Unwrap() {
+			parts = append(parts, joined(e)...)
 		}
-		probe := healthcheck.Check{ID: "x", Target: netip.MustParseAddrPort("192.0.2.1:1")}
-		fm.Check.fill(&probe)
-		if err := probe.Validate(); err != nil {
-			f.Add(path+".check", "%v", err)
-		}
+		return parts
 	}
+	return []error{err}
+}
+
+func (d device) validate(f *conf.File) {
+	if d.Type == afpacketDevice && len(d.Interfaces) == 0 {
+		f.Add("device.interfaces", "empty: afpacket needs the interfaces to clients and servers")
+	}
+	if d.MTU != 0 && (d.MTU < 1280 || d.MTU > 65521) {
+		f.Add("device.mtu", "%d: want 1280 to 65521", d.MTU)
+	}
+	if d.Queues < 0 || d.Queues > 256 {
+		f.Add("device.queues", "%d: want 1 to 256", d.Queues)
+	}
+	if len(d.Name) > 15 {
+		f.Add("device.name", "%q: want 15 characters at most", d.Name)
+	}
+	seen := map[string]bool{}
+	for i, name := range d.Interfaces {
+		if name == "" || seen[name] {
+			f.Add(fmt.Sprintf("device.interfaces[%d]", i), "%q: want the name of an interface, once", name)
+		}
+		seen[name] = true
+	}
+	var v4, v6 bool
+	for i, a := range d.Addresses {
+		if a.Is4() && v4 || a.Is6() && v6 {
+			f.Add(fmt.Sprintf("device.addresses[%d]", i), "%v: want one address of each family", a)
+		}
+		v4, v6 = v4 || a.Is4(), v6 || a.Is6()
+	}
+}
+
+func (d device) name() string {
+	if d.Name == "" {
+		return "lb0"
+	}
+	return d.Name
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/examples/internal/cmdline"
 )
 
 func write(t *testing.T, text string) string {
@@ -19,24 +21,24 @@ func write(t *testing.T, text string) string {
 	return name
 }
 
-func cli(t *testing.T, args ...string) (status int, out, errs string) {
+func invoke(t *testing.T, args ...string) (status int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	status = command(context.Background(), args, &o, &e)
+	status = program().Run(context.Background(), args, cmdline.IO{Out: &o, Err: &e})
 	return status, o.String(), e.String()
 }
 
 func TestExampleFileIsRight(t *testing.T) {
-	status, text, _ := cli(t, "example")
+	status, text, _ := invoke(t, "example")
 	require.Zero(t, status)
 	name := write(t, text)
-	status, out, errs := cli(t, "check", name)
+	status, out, errs := invoke(t, "check", name)
 	require.Zerof(t, status, "%s", errs)
 	require.Contains(t, out, "right: 1 services, 1 farms, 2 nodes")
-	status, out, errs = cli(t, "explain", name, "-src", "198.51.100.7:4000", "-dst", "192.0.2.80:80")
+	status, out, errs = invoke(t, "explain", name, "-src", "198.51.100.7:4000", "-dst", "10.77.0.80:80")
 	require.Zerof(t, status, "%s", errs)
 	require.Contains(t, out, "web/web")
-	_, out, _ = cli(t, "explain", "-src", "198.51.100.7:4000", "-dst", "192.0.2.80:81", name)
+	_, out, _ = invoke(t, "explain", "-src", "198.51.100.7:4000", "-dst", "10.77.0.80:81", name)
 	require.Contains(t, out, "no-policy")
 }
 
@@ -46,21 +48,21 @@ func TestWrongUsage(t *testing.T) {
 		want string
 	}{
 		{nil, "Usage:"},
-		{[]string{"dance"}, `"dance": want run, check`},
-		{[]string{"check"}, "want a file"},
-		{[]string{"check", "a", "b"}, `"b": want one file only`},
+		{[]string{"dance"}, `"dance": want diff, drain, disable, run, check`},
+		{[]string{"check"}, "want FILE"},
+		{[]string{"check", "a", "b"}, `"b": want FILE only`},
 		{[]string{"explain", "x", "-src", "1.2.3.4", "-dst", "1.2.3.4:5"}, `-src "1.2.3.4": want an address and port`},
 		{[]string{"explain", "x", "-src", "1.2.3.4:1", "-dst", "1.2.3.4:5", "-proto", "any"}, `-proto "any": want tcp`},
 		{[]string{"run", "-bogus", "x"}, "bogus"},
 	} {
-		status, _, errs := cli(t, c.args...)
+		status, _, errs := invoke(t, c.args...)
 		require.Equal(t, 2, status, c.args)
 		require.Contains(t, errs, c.want)
 	}
-	status, _, errs := cli(t, "check", "/no/such/file")
+	status, _, errs := invoke(t, "check", "/no/such/file")
 	require.Equal(t, 1, status)
 	require.Contains(t, errs, "/no/such/file")
-	status, out, _ := cli(t, "-h")
+	status, out, _ := invoke(t, "-h")
 	require.Zero(t, status)
 	require.Contains(t, out, "l4lb explain")
 }
@@ -110,10 +112,10 @@ services:
 }
 
 func TestSchemaIsJSON(t *testing.T) {
-	_, out, _ := cli(t, "schema")
+	_, out, _ := invoke(t, "schema")
 	var s map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
 	require.Contains(t, s["properties"], "services")
-	_, out, _ = cli(t, "reference")
+	_, out, _ = invoke(t, "reference")
 	require.Contains(t, out, "max-sessions:")
 }

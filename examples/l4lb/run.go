@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
-	"github.com/lbprim/lbprim/dataplane/afpacket"
-	"github.com/lbprim/lbprim/dataplane/tun"
+	"github.com/lbprim/lbprim/examples/internal/sdnotify"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -24,140 +23,313 @@ type instance struct {
 	file    string
 	log     *slog.Logger
 	plane   *dataplane.Plane
-	monitor *healthcheck.Monitor
-	vips    interface{ SetVIPs(...netip.Addr) error } // nil: TUN
+	roster  *healthcheck.Roster
+	admin   *adminServer
+	notify  sdnotify.Notifier
+	started time.Time
+	follow  follower // tells the device about other virtual addresses
 
-	mu    sync.Mutex
-	conf  *config
-	pools *pools
+	mu          sync.Mutex
+	conf        *config
+	pools       *pools
+	wishes      wishes
+	draining    bool
+	loaded      time.Time
+	reloads     uint64
+	refused     uint64
+	reloadError string
+}
+
+// follower has a device or the kernel follow the virtual addresses.
+type follower func(c *config) error
+
+// runOptions are what the command line says.
+type runOptions struct {
+	noSetup bool
+	ready   func(*instance) // for tests
 }
 
 // run balances until ctx is done.
-func run(ctx context.Context, file string, log *slog.Logger, ready func(*instance)) error {
+func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (err error) {
 	c, err := load(file)
 	if err != nil {
 		return err
 	}
-	in := &instance{file: file, log: log, conf: c, pools: newPools(nil)}
-	table, err := c.compile(in.pools)
+	in := &instance{file: file, log: log, conf: c, pools: newPools(nil), notify: sdnotify.New(), started: time.Now(), loaded: time.Now(), wishes: wishes{}}
+	saved := in.readState()
+	if saved != nil {
+		in.wishes = saved.Wishes
+		in.wishes.prune(c)
+	}
+	table, err := c.compile(in.pools, in.wishes)
 	if err != nil {
 		return err
 	}
-	checks, err := c.checks()
-	if err != nil {
+	if err := c.preflight(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	cfg := dataplane.Config{Policies: table, MaxSessions: c.Sessions, MaxAssociations: c.Associations, Foreign: c.Foreign, Logger: log}
-	closers, err := in.open(ctx, &wg, cancel, &cfg)
+	background := func(what string, f func(context.Context) error) {
+		wg.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("%s: %w", what, err))
+			}
+		})
+	}
+	cfg := dataplane.Config{
+		Policies: table, MaxSessions: c.Sessions, MaxAssociations: c.Associations, Foreign: c.Foreign, PingNodes: c.PingNodes, Addrs: c.Device.Addresses, Logger: log,
+	}
+	// The socket comes first: it keeps a second instance from taking the first one's device away.
+	if in.admin, err = openAdmin(c.Admin, log, in.handler()); err != nil {
+		return err
+	}
+	closers, err := in.open(opt, background, &cfg)
 	defer func() {
 		for _, d := range closers {
 			d.Close()
 		}
 	}()
 	if err != nil {
+		in.admin.close()
 		return err
 	}
 	if in.plane, err = dataplane.New(&cfg); err != nil {
+		in.admin.close()
 		return err
 	}
 	defer in.plane.Close()
-	if in.monitor, err = healthcheck.NewMonitor(&healthcheck.Config{OnTransition: in.plane.ApplyHealth(), Logger: log}); err != nil {
+	if in.roster, err = newRoster(in.plane, healthcheck.Config{Logger: log}); err != nil {
+		in.admin.close()
 		return err
 	}
-	if err := in.monitor.Set(checks...); err != nil {
+	if err := in.roster.Set(c.setup()); err != nil {
+		in.admin.close()
 		return err
 	}
-	wg.Go(func() {
-		if err := in.monitor.Run(ctx); err != nil && ctx.Err() == nil {
-			cancel(err)
-		}
-	})
-	wg.Go(func() { in.reloads(ctx) })
-	log.Info("balancing", "file", file, "services", len(c.Services), "farms", len(c.Farms))
-	if ready != nil {
-		ready(in)
+	in.restore(saved)
+	background("health checks", in.roster.Run)
+	background("admin", in.admin.run)
+	background("reload", in.watch)
+	background("state", in.keepState)
+	background("watchdog", in.watchdog)
+	log.Info("balancing", "file", file, "services", len(c.Services), "farms", len(c.Farms), "admin", c.Admin.socket(), "version", version())
+	in.tell(sdnotify.Ready, fmt.Sprintf("STATUS=%d services, %d farms", len(c.Services), len(c.Farms)))
+	if opt.ready != nil {
+		opt.ready(in)
 	}
 	err = in.plane.Run(ctx)
+	in.tell(sdnotify.Stopping)
 	cancel(nil)
 	wg.Wait()
+	in.writeState()
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
 	return err
 }
 
-// open opens the device and completes cfg for it.
-func (in *instance) open(ctx context.Context, wg *sync.WaitGroup, cancel context.CancelCauseFunc, cfg *dataplane.Config) (opened []io.Closer, err error) {
-	c := in.conf
-	vips := c.vips()
-	if c.Device.Type == tunDevice {
-		t := tun.Config{Name: c.Device.Name, MTU: c.Device.MTU, Routes: vips, Divert: c.Device.Interfaces, QueueLen: 5000}
-		if err := tun.Preflight(&t); err != nil {
-			return nil, err
-		}
-		queues, err := tun.OpenQueues(&t, max(1, c.Device.Queues))
-		for _, q := range queues {
-			opened = append(opened, q)
-			cfg.Devices = append(cfg.Devices, q)
-		}
-		return opened, err
+// tell tells the service manager, if there is one.
+func (in *instance) tell(states ...string) {
+	if err := in.notify.Send(states...); err != nil {
+		in.log.Warn("service manager not told", "err", err)
 	}
-	addrs, err := hosts(vips)
-	if err != nil {
-		return nil, err
-	}
-	if err := afpacket.Preflight(c.Device.Interfaces, addrs); err != nil {
-		return nil, err
-	}
-	queues, err := afpacket.OpenQueues(&afpacket.Config{Interfaces: c.Device.Interfaces}, max(1, c.Device.Queues))
-	if err != nil {
-		return nil, err
-	}
-	for _, q := range queues {
-		opened = append(opened, q)
-		cfg.Devices = append(cfg.Devices, q)
-	}
-	hops, err := afpacket.NewHops()
-	if err != nil {
-		return opened, err
-	}
-	wg.Go(func() {
-		if err := hops.Run(ctx); err != nil && ctx.Err() == nil {
-			cancel(err)
-		}
-	})
-	cfg.NextHop = func(dst netip.Addr) (dataplane.Hop, bool) {
-		h, ok := hops.Lookup(dst)
-		return dataplane.Hop(h), ok
-	}
-	in.vips = queues[0] // and of all others
-	return opened, in.vips.SetVIPs(addrs...)
 }
 
-// vips lists the virtual addresses of all services that are not disabled.
-func (c *config) vips() (vips []netip.Prefix) {
-	seen := map[netip.Prefix]bool{}
-	for _, s := range c.Services {
-		p := s.VIP.Prefix
-		if !p.IsValid() {
-			p = s.Match.Dst
-		}
-		if p = p.Masked(); !s.Disabled && !seen[p] {
-			seen[p] = true
-			vips = append(vips, p)
+// watchdog tells the service manager that the workers answer.
+func (in *instance) watchdog(ctx context.Context) error {
+	every := sdnotify.Interval() / 2
+	if every <= 0 {
+		return nil
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			in.plane.Stats() // takes the lock of every worker
+			in.tell(sdnotify.Watchdog)
 		}
 	}
-	return vips
+}
+
+// watch reads the file again on SIGHUP and whenever it has changed.
+func (in *instance) watch(ctx context.Context) error {
+	hup := make(chan os.Signal, 1)
+	notifyReload(hup)
+	defer signal.Stop(hup)
+	last := stamp(in.file)
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+		case <-t.C:
+			if s := stamp(in.file); s == last || s == (fileStamp{}) {
+				continue
+			}
+		}
+		last = stamp(in.file)
+		in.tell(sdnotify.Reloading())
+		_ = in.reload() // it has been logged
+		in.tell(sdnotify.Ready)
+	}
+}
+
+type fileStamp struct {
+	at   time.Time
+	size int64
+	id   any // of the file itself: a renamed one may be as old and as long
+}
+
+func stamp(file string) fileStamp {
+	st, err := os.Stat(file)
+	if err != nil {
+		return fileStamp{}
+	}
+	return fileStamp{st.ModTime(), st.Size(), fileID(st)}
+}
+
+// reload puts the file in force without disturbing a session, or changes nothing.
+func (in *instance) reload() error {
+	c, err := load(in.file)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err == nil {
+		err = in.apply(c)
+	}
+	if err != nil {
+		in.refused++
+		in.reloadError = err.Error()
+		in.log.Error("the old configuration stays in force", "err", err)
+		return err
+	}
+	in.reloads++
+	in.reloadError, in.loaded = "", time.Now()
+	in.log.Info("configuration reloaded", "file", in.file)
+	return nil
+}
+
+// apply puts c in force; in.mu is held.
+func (in *instance) apply(c *config) error {
+	old := in.conf
+	if fixed := fixedChanges(old, c); len(fixed) > 0 {
+		return fmt.Errorf("%v cannot change while running; restart for that", fixed)
+	}
+	if err := in.admin.reload(); err != nil {
+		return err
+	}
+	if err := c.preflightVIPs(); err != nil {
+		return err
+	}
+	wish := wishes{}
+	for k, v := range in.wishes {
+		wish[k] = v
+	}
+	wish.prune(c)
+	// Nodes first, so that new policies meet new nodes; a farm that is gone loses its pool last.
+	next := newPools(in.pools.ids)
+	for name, fm := range c.Farms {
+		pool := in.pools.byFarm[name]
+		if pool == nil {
+			continue
+		}
+		if a, b := fm.config(nil), old.Farms[name].config(nil); *a != *b {
+			if _, err := pool.Reconfigure(fm.config(in.pools.ids), fm.nodes(name, wish)...); err != nil {
+				return fmt.Errorf("farm %s: %w", name, err)
+			}
+		}
+		if err := in.plane.SetNodes(pool, fm.nodes(name, wish)...); err != nil {
+			return fmt.Errorf("farm %s: %w", name, err)
+		}
+		next.byFarm[name] = pool
+	}
+	table, err := c.compile(next, wish)
+	if err != nil {
+		return err
+	}
+	if err := in.plane.Apply(table); err != nil {
+		return err
+	}
+	if err := in.follow(c); err != nil {
+		return err
+	}
+	in.conf, in.pools, in.wishes = c, next, wish
+	if err := in.roster.Set(c.setup()); err != nil {
+		return err
+	}
+	for _, node := range c.unchecked() {
+		in.plane.SetUp(node, true) // it may have had a check that failed
+	}
+	return nil
+}
+
+// fixedChanges names what c has otherwise and cannot change while running.
+func fixedChanges(old, c *config) (names []string) {
+	for _, x := range []struct {
+		name string
+		a, b any
+	}{
+		{"device", old.Device, c.Device}, {"sessions", old.Sessions, c.Sessions}, {"associations", old.Associations, c.Associations}, {"foreign", old.Foreign, c.Foreign},
+		{"ping-nodes", old.PingNodes, c.PingNodes}, {"admin", old.Admin, c.Admin}, {"state", old.State, c.State},
+	} {
+		if fmt.Sprint(x.a) != fmt.Sprint(x.b) {
+			names = append(names, x.name)
+		}
+	}
+	return names
+}
+
+// wish asks something of a node: nil is what the file says.
+func (in *instance) wish(name string, want *adminState) (*nodeReply, error) {
+	in.mu.Lock()
+	c := in.conf
+	fname, n, err := c.find(name)
+	if err != nil {
+		in.mu.Unlock()
+		return nil, err
+	}
+	full := nodeName(fname, n.Name)
+	if want == nil || *want == n.Admin {
+		delete(in.wishes, full)
+	} else {
+		in.wishes[full] = wish{Want: *want, File: n.Admin}
+	}
+	err = in.plane.SetNodes(in.pools.byFarm[fname], c.Farms[fname].nodes(fname, in.wishes)...)
+	in.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	in.log.Info("node asked", "node", full, "admin", in.wishes.admin(full, n.Admin))
+	for _, f := range in.status().Farms {
+		for i := range f.Nodes {
+			if nodeName(f.Name, f.Nodes[i].Name) == full {
+				return &f.Nodes[i], nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%w %q", errNoNode, name)
+}
+
+// drain has the whole balancer take no new sessions.
+func (in *instance) drain(on bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.draining = on
+	in.plane.Drain(on)
+	in.log.Info("balancer asked", "draining", on)
 }
 
 // hosts are single addresses; a device that answers ARP can do so for no network.
-func hosts(vips []netip.Prefix) (addrs []netip.Addr, err error) {
+func hosts(routed []netip.Prefix) (addrs []netip.Addr, err error) {
 	var errs []error
-	for _, p := range vips {
+	for _, p := range routed {
 		if !p.IsSingleIP() {
 			errs = append(errs, fmt.Errorf("virtual network %v: afpacket answers ARP for single addresses only; use device type tun, or list the addresses", p))
 		}
@@ -166,105 +338,18 @@ func hosts(vips []netip.Prefix) (addrs []netip.Addr, err error) {
 	return addrs, errors.Join(errs...)
 }
 
-// reloads reads the file again on SIGHUP and whenever it has changed.
-func (in *instance) reloads(ctx context.Context) {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	last := stamp(in.file)
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hup:
-		case <-t.C:
-			if s := stamp(in.file); s == last || s == (fileStamp{}) {
-				continue
-			}
-		}
-		last = stamp(in.file)
-		if err := in.reload(ctx); err != nil {
-			in.log.Error("the old configuration stays in force", "err", err)
-		} else {
-			in.log.Info("configuration reloaded", "file", in.file)
-		}
-	}
-}
+// notifyReload has SIGHUP delivered, and no other signal.
+func notifyReload(c chan os.Signal) { signal.Notify(c, syscall.SIGHUP) }
 
-type fileStamp struct {
-	at   time.Time
-	size int64
-}
+// background runs something beside the packets until the context is done.
+type background func(what string, f func(context.Context) error)
 
-func stamp(file string) fileStamp {
-	st, err := os.Stat(file)
-	if err != nil {
-		return fileStamp{}
-	}
-	return fileStamp{st.ModTime(), st.Size()}
-}
-
-// reload puts the file in force without disturbing a session, or changes nothing.
-func (in *instance) reload(ctx context.Context) error {
-	c, err := load(in.file)
-	if err != nil {
-		return err
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	old := in.conf
-	if !sameDevice(old, c) {
-		return errors.New("device, sessions, associations and foreign cannot change while running; restart for that")
-	}
-	vips := c.vips()
-	if in.vips == nil {
-		if fmt.Sprint(old.vips()) != fmt.Sprint(vips) {
-			return errors.New("the virtual addresses of a TUN device cannot change while running; restart for that")
+// difference returns what is in a and not in b.
+func difference(a, b []netip.Prefix) (d []netip.Prefix) {
+	for _, p := range a {
+		if !slices.Contains(b, p) {
+			d = append(d, p)
 		}
 	}
-	checks, err := c.checks()
-	if err != nil {
-		return err
-	}
-	// Nodes first, so that new policies meet new nodes; a farm that is gone loses its pool last.
-	next := newPools(in.pools.ids)
-	for name, fm := range c.Farms {
-		pool := in.pools.byFarm[name]
-		if pool == nil {
-			continue
-		}
-		if was := old.Farms[name]; was.Metric != fm.Metric || was.SlowStart != fm.SlowStart || was.Recovery != fm.Recovery || (was.Check == nil) != (fm.Check == nil) {
-			if _, err := pool.Reconfigure(fm.config(in.pools.ids), fm.nodes(name)...); err != nil {
-				return fmt.Errorf("farm %s: %w", name, err)
-			}
-		}
-		if err := in.plane.SetNodes(pool, fm.nodes(name)...); err != nil {
-			return fmt.Errorf("farm %s: %w", name, err)
-		}
-		next.byFarm[name] = pool
-	}
-	table, err := c.compile(next)
-	if err != nil {
-		return err
-	}
-	if err := in.plane.Apply(table); err != nil {
-		return err
-	}
-	if in.vips != nil {
-		addrs, err := hosts(vips)
-		if err != nil {
-			return err
-		}
-		if err := in.vips.SetVIPs(addrs...); err != nil {
-			return err
-		}
-	}
-	in.conf, in.pools = c, next
-	return in.monitor.Set(checks...)
-}
-
-func sameDevice(a, b *config) bool {
-	return fmt.Sprint(a.Device, a.Sessions, a.Associations, a.Foreign) == fmt.Sprint(b.Device, b.Sessions, b.Associations, b.Foreign)
+	return d
 }

@@ -23,6 +23,15 @@ func ifinfo(index int, flags, change uint32) []byte {
 	return b
 }
 
+// Gone reports whether there is no interface of that number.
+func Gone(index int) (bool, error) {
+	_, err := newMessage(unix.RTM_GETLINK, 0, ifinfo(index, 0, 0)...).do()
+	if errors.Is(err, unix.ENODEV) {
+		return true, nil
+	}
+	return false, err
+}
+
 // Index returns the number of the interface of that name.
 func Index(name string) (int, error) {
 	answers, err := newMessage(unix.RTM_GETLINK, 0, ifinfo(0, 0, 0)...).string(unix.IFLA_IFNAME, name).do()

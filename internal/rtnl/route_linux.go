@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,3 +118,36 @@ func AddRule(r Rule) error { return r.both(unix.RTM_NEWRULE, unix.NLM_F_CREATE|u
 
 // DeleteRule removes r.
 func DeleteRule(r Rule) error { return r.both(unix.RTM_DELRULE, 0) }
+
+// Rules lists the rules that send what comes in by an interface to a table, of both address families without repetition.
+func Rules() (rules []Rule, err error) {
+	const header = 12 // fib_rule_hdr
+	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
+		answers, err := newMessage(unix.RTM_GETRULE, unix.NLM_F_DUMP, fam, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0).do()
+		if fam == unix.AF_INET6 && NoFamily(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list routing rules: %w", err)
+		}
+		for _, b := range answers {
+			if len(b) < header {
+				continue
+			}
+			var r Rule
+			if v, ok := find(b[header:], unix.FRA_IIFNAME); ok {
+				r.In = unix.ByteSliceToString(v)
+			}
+			if v, ok := find(b[header:], unix.FRA_TABLE); ok && len(v) == 4 {
+				r.Table = binary.NativeEndian.Uint32(v)
+			}
+			if v, ok := find(b[header:], unix.FRA_PRIORITY); ok && len(v) == 4 {
+				r.Priority = binary.NativeEndian.Uint32(v)
+			}
+			if r.In != "" && r.Table != 0 && !slices.Contains(rules, r) {
+				rules = append(rules, r)
+			}
+		}
+	}
+	return rules, nil
+}

@@ -109,6 +109,11 @@ func (f *File) Add(path, format string, args ...any) {
 	}
 }
 
+// Faulty reports whether something is wrong at a path itself, so that its value means nothing.
+func (f *File) Faulty(path string) bool {
+	return slices.ContainsFunc(f.faults, func(x *Fault) bool { return x.Path == path })
+}
+
 func (f *File) fault(n *yaml.Node, path, format string, args ...any) {
 	f.faults = append(f.faults, &Fault{n.Line, n.Column, path, fmt.Sprintf(format, args...)})
 }

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// adminServer is the admin interface of an instance.
+type adminServer struct {
+	conf    admin
+	log     *slog.Logger
+	handler http.Handler
+	secrets atomic.Pointer[secrets] // nil without TCP
+	socket  net.Listener
+	tcp     net.Listener
+}
+
+// secrets are what the TCP listener needs.
+type secrets struct {
+	cert  tls.Certificate
+	token [sha256.Size]byte
+}
+
+const minToken = 16
+
+// readSecrets reads certificate, key and token.
+func (a admin) readSecrets() (*secrets, error) {
+	s := &secrets{}
+	cert, err := tls.LoadX509KeyPair(a.Certificate, a.Key)
+	if err != nil {
+		return nil, fmt.Errorf("admin: certificate and key: %w", err)
+	}
+	s.cert = cert
+	b, err := os.ReadFile(a.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("admin: token: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if len(token) < minToken || strings.ContainsAny(token, " \t\n") {
+		return nil, fmt.Errorf("admin: token: %s: want one line of at least %d characters, such as openssl rand -hex 24 prints", a.TokenFile, minToken)
+	}
+	s.token = sha256.Sum256([]byte(token))
+	return s, nil
+}
+
+// openAdmin opens the listeners.
+func openAdmin(a admin, log *slog.Logger, handler http.Handler) (s *adminServer, err error) {
+	s = &adminServer{conf: a, log: log, handler: handler}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if path := a.socket(); path != "" {
+		if s.socket, err = listenUnix(path); err != nil {
+			return s, err
+		}
+	}
+	if a.Listen.IsValid() {
+		if err := s.reload(); err != nil {
+			return s, err
+		}
+		l, err := net.Listen("tcp", a.Listen.String())
+		if err != nil {
+			return s, fmt.Errorf("admin: %w", err)
+		}
+		s.tcp = tls.NewListener(l, &tls.Config{
+			MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &s.secrets.Load().cert, nil },
+		})
+	}
+	return s, nil
+}
+
+// reload reads certificate, key and token again.
+func (s *adminServer) reload() error {
+	if !s.conf.Listen.IsValid() {
+		return nil
+	}
+	x, err := s.conf.readSecrets()
+	if err == nil {
+		s.secrets.Store(x)
+	}
+	return err
+}
+
+// listenUnix opens a socket for its owner only, in place of one that nobody listens on any more.
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("admin: socket: %w; fix: set admin.socket in the file", err)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("admin: socket %s: another instance listens on it; fix: stop that one, or set admin.socket in the file", path)
+	}
+	// It gets its name only once nobody else may open it.
+	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
+	_ = os.Remove(fresh)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("admin: socket: %w; fix: set admin.socket in the file", err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("admin: socket: %w", err)
+	}
+	return l, nil
+}
+
+func (s *adminServer) close() {
+	if s.socket != nil {
+		s.socket.Close()
+		_ = os.Remove(s.conf.socket())
+	}
+	if s.tcp != nil {
+		s.tcp.Close()
+	}
+}
+
+// run serves until ctx is done.
+func (s *adminServer) run(ctx context.Context) error {
+	type door struct {
+		l     net.Listener
+		guard http.Handler
+	}
+	var doors []door
+	if s.socket != nil {
+		doors = append(doors, door{s.socket, s.guard(s.handler, false)})
+	}
+	if s.tcp != nil {
+		doors = append(doors, door{s.tcp, s.guard(s.handler, true)})
+	}
+	failed := make(chan error, len(doors))
+	servers := make([]*http.Server, len(doors))
+	for i, d := range doors {
+		servers[i] = &http.Server{
+			Handler: d.guard, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+			ErrorLog: slog.NewLogLogger(s.log.With("part", "admin").Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
+		}
+		go func() { failed <- servers[i].Serve(d.l) }()
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	for _, srv := range servers {
+		if srv.Shutdown(soon) != nil {
+			srv.Close()
+		}
+	}
+	s.close()
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, fs.ErrClosed) {
+		err = nil
+	}
+	return err
+}
+
+// guard lets only those through who may: over TCP who has the token, and never a page of another site.
+func (s *adminServer) guard(next http.Handler, tcp bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'")
+		h.Set("Cache-Control", "no-store")
+		if why := s.foreign(r, tcp); why != "" {
+			s.refuse(w, r, http.StatusForbidden, why)
+			return
+		}
+		if tcp && !isPage(r) && !s.hasToken(r) {
+			h.Set("WWW-Authenticate", `Bearer realm="l4lb"`)
+			s.refuse(w, r, http.StatusUnauthorized, "want the header Authorization: Bearer TOKEN, with the token of admin.token-file")
+			return
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			// A form of another site cannot send this type unasked.
+			if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t != "application/json" {
+				s.refuse(w, r, http.StatusUnsupportedMediaType, "want the header Content-Type: application/json")
+				return
+			}
+			r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *adminServer) refuse(w http.ResponseWriter, r *http.Request, code int, why string) {
+	s.log.Warn("admin request refused", "from", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "code", code, "why", why)
+	replyError(w, code, errors.New(why))
+}
+
+// foreign says why a request must come from a page of another site, or from one that has our address by a name of its own.
+func (s *adminServer) foreign(r *http.Request, tcp bool) string {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.Trim(host, "[]")
+	_, err := netip.ParseAddr(host)
+	switch known := strings.EqualFold(host, "localhost"); {
+	case known:
+	case tcp && (err == nil || slices.ContainsFunc(s.conf.Names, func(n string) bool { return strings.EqualFold(n, host) })):
+	case !tcp && (host == "l4lb" || host == "127.0.0.1" || host == "::1"):
+	default:
+		return fmt.Sprintf("host %q is not a name of this interface; admin.names lists more", host)
+	}
+	site := r.Header.Get("Sec-Fetch-Site")
+	visit := isPage(r) && r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	if site != "" && site != "same-origin" && site != "none" && !visit {
+		return fmt.Sprintf("the request comes from a page of another site (Sec-Fetch-Site: %s)", site)
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		scheme := "http://"
+		if tcp {
+			scheme = "https://"
+		}
+		if !strings.EqualFold(origin, scheme+r.Host) && !visit {
+			return fmt.Sprintf("the request comes from a page of another site (Origin: %s)", origin)
+		}
+	}
+	return ""
+}
+
+// hasToken compares in a time that does not depend on what was sent.
+func (s *adminServer) hasToken(r *http.Request) bool {
+	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	sum := sha256.Sum256([]byte(got))
+	return subtle.ConstantTimeCompare(sum[:], s.secrets.Load().token[:]) == 1 && ok
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the caller may be gone
+}
+
+func replyError(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(errorReply{err.Error()})
+}
+
+// readJSON reads a request strictly.
+func readJSON(r *http.Request, v any) error {
+	dec := json.NewDecoder(r.Body)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return &requestError{http.StatusBadRequest, fmt.Errorf("body: %w", err)}
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return &requestError{http.StatusBadRequest, errors.New("body: want one JSON object only")}
+	}
+	return nil
+}
+
+// requestError is an error with its status.
+type requestError struct {
+	code int
+	err  error
+}
+
+func (e *requestError) Error() string { return e.err.Error() }
+func (e *requestError) Unwrap() error { return e.err }
+
+func badRequest(format string, args ...any) error {
+	return &requestError{http.StatusBadRequest, fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/examples/internal/conf"
+	"github.com/lbprim/lbprim/steering"
+)
+
+type farm struct {
+	Metric    steering.Metric     `yaml:"metric" doc:"How a node is chosen for a new session." default:"leastconns"`
+	Mode      clienttable.Mode    `yaml:"mode" doc:"How clients are remembered." default:"entry-per-session"`
+	Forward   dataplane.Forward   `yaml:"forward" doc:"How packets reach a node. nat: its default route is the balancer. fullnat: it needs none. dsr and tunnel: it has the virtual address itself and answers clients directly." default:"nat"`
+	Locals    []netip.Addr        `yaml:"locals" doc:"With fullnat: addresses that take the place of clients'. They must be free; packets to them are brought to the balancer."`
+	Tunnel    *tunnel             `yaml:"tunnel" doc:"With forward tunnel: how packets are wrapped."`
+	PathMTU   int                 `yaml:"path-mtu" doc:"Largest packet on the way to the nodes, where the MSS of connections must be lowered for it." default:"1500 with tunnel, else none"`
+	Clients   clients             `yaml:"clients" doc:"Which clients count as one, where clients are remembered."`
+	SlowStart time.Duration       `yaml:"slow-start" doc:"How long the share of a node that came up rises to its weight." default:"0s"`
+	Recovery  time.Duration       `yaml:"recovery" doc:"How long a node that came up gets nothing." default:"0s"`
+	Backup    steering.BackupRule `yaml:"backup-when" doc:"When backup nodes are used." default:"down-or-full"`
+	NoPreempt bool                `yaml:"no-preempt" doc:"Backups that took over keep new sessions after members came back." default:"false"`
+	Panic     int                 `yaml:"panic-percent" doc:"While fewer than this part of the members are up, health is not looked at; 0 is never." default:"0"`
+	Sticky    bool                `yaml:"sticky-over-limit" doc:"Known clients may exceed a node's limit." default:"false"`
+	HashBits  int                 `yaml:"hash-client-bits" doc:"For minmisses: how much of an IPv4 client's address counts, 24 or 32." default:"24"`
+	Seed      uint64              `yaml:"seed" doc:"Of hashes and turns; balancers that must agree share one." default:"0"`
+	Ageing    ageing              `yaml:"ageing" doc:"For how long sessions are remembered."`
+	Check     *check              `yaml:"check" doc:"How nodes are checked. Without it and a policy, they count as up."`
+	Policy    expr                `yaml:"policy" doc:"When a node is up: a boolean expression over elements and policies, and 'self', the node's own check. Such as 'self AND (db1 OR db2)'." default:"self"`
+	Nodes     []*node             `yaml:"nodes,required" doc:"The servers."`
+}
+
+type clients struct {
+	Bits4 int `yaml:"bits4" doc:"Leading bits of IPv4 addresses that tell clients apart; -1 makes them one." default:"32"`
+	Bits6 int `yaml:"bits6" doc:"The same for IPv6." default:"128"`
+}
+
+type ageing struct {
+	Idle   time.Duration `yaml:"idle" doc:"Silence after which a session is forgotten." default:"1m"`
+	SYN    time.Duration `yaml:"syn" doc:"Time for the TCP handshake." default:"5s"`
+	Linger time.Duration `yaml:"linger" doc:"Time a session stays after its end, in the modes that remove it." default:"5s"`
+}
+
+type tunnel struct {
+	Kind dataplane.TunnelKind `yaml:"kind" doc:"How packets are wrapped." default:"ipip"`
+	Key  uint32               `yaml:"key" doc:"Key of gre, 0 for none; network identifier of vxlan." default:"0"`
+	Port uint16               `yaml:"port" doc:"UDP port of gue and vxlan." default:"6080 and 4789"`
+	MAC  mac                  `yaml:"node-mac" doc:"With vxlan: MAC of the node inside." default:"broadcast"`
+}
+
+type node struct {
+	Name        string              `yaml:"name,required" doc:"Identity of the node in its farm, over any change."`
+	Address     endpoint            `yaml:"address,required" doc:"IP address and port; without a port, the one that the client asked for."`
+	Weight      *int                `yaml:"weight" doc:"Share of new sessions; 0 gets none." default:"1"`
+	MaxSessions int                 `yaml:"max-sessions" doc:"Most sessions at a time; 0 is no limit." default:"0"`
+	Capacity    int                 `yaml:"capacity" doc:"For the capacity metric: what the node can handle, for all nodes of the farm or none." default:"0"`
+	Backup      bool                `yaml:"backup" doc:"Used only when no other node can be." default:"false"`
+	Admin       steering.AdminState `yaml:"admin" doc:"What the operator wants of the node." default:"enabled"`
+}
+
+// properName is what farms, nodes and elements may be called, so that the names can stand in paths, expressions and labels.
+var properName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]*$`)
+
+func validName(f *conf.File, path, name string) {
+	if !properName.MatchString(name) {
+		f.Add(path, "%q: want letters, digits, _, -, . and :", name)
+	}
+}
+
+func (fm *farm) validate(f *conf.File, path, name string, d device) {
+	validName(f, path, name)
+	if len(fm.Nodes) == 0 {
+		f.Add(path+".nodes", "empty: want at least one node")
+	}
+	seen := map[string]int{}
+	var first *node
+	for i, n := range fm.Nodes {
+		if n == nil {
+			f.Add(fmt.Sprintf("%s.nodes[%d]", path, i), "nothing: want a node")
+			continue
+		}
+		at := fmt.Sprintf("%s.nodes[%d]", path, i)
+		if j, ok := seen[n.Name]; ok {
+			f.Add(at+".name", "%q is the name of nodes[%d] too", n.Name, j)
+		}
+		seen[n.Name] = i
+		if n.Name != "" {
+			validName(f, at+".name", n.Name)
+		}
+		if n.Weight != nil && *n.Weight < 0 {
+			f.Add(at+".weight", "%d: want 0 or more", *n.Weight)
+		}
+		if n.MaxSessions < 0 {
+			f.Add(at+".max-sessions", "%d: want 0 or more", n.MaxSessions)
+		}
+		if first == nil {
+			first = n
+		} else if n.Address.IsValid() && first.Address.IsValid() && n.Address.Addr().Is4() != first.Address.Addr().Is4() {
+			f.Add(at+".address", "%v: the farm's first node, %v, is of the other address family", n.Address, first.Address)
+		}
+		if fm.Check != nil && n.Address.IsValid() && n.Address.Port() == 0 && fm.Check.needsPort() {
+			f.Add(at+".address", "%v: no port, so that the farm's check needs one", n.Address.Addr())
+		}
+	}
+	if fm.Check != nil {
+		fm.Check.validate(f, path+".check")
+	}
+	fm.validateForward(f, path, first, d)
+	if fm.Policy.usesSelf() && fm.Check == nil {
+		f.Add(path+".policy", "self: the farm has no check")
+	}
+}
+
+// validateForward finds ways to nodes that cannot work.
+func (fm *farm) validateForward(f *conf.File, path string, first *node, d device) {
+	if first == nil || !first.Address.IsValid() || f.Faulty(path+".forward") {
+		return
+	}
+	v4 := first.Address.Addr().Is4()
+	switch fm.Forward {
+	case dataplane.FullNAT:
+		if len(fm.Locals) == 0 {
+			f.Add(path+".locals", "empty: fullnat needs addresses to take the place of clients'")
+		}
+	case dataplane.DSR:
+		if d.Type != afpacketDevice {
+			f.Add(path+".forward", "dsr sends Ethernet frames: it needs device type afpacket; tunnel does the same through routers")
+		}
+	case dataplane.Tunnelled:
+		have := false
+		for _, a := range d.Addresses {
+			have = have || a.Is4() == v4
+		}
+		if !have {
+			f.Add(path+".forward", "tunnel needs an address of the nodes' family in device.addresses, as the source of the outer packets")
+		}
+	case dataplane.Route:
+		f.Add(path+".forward", "route goes to no node: leave the service out, foreign packets pass")
+	}
+	if fm.Forward != dataplane.FullNAT && len(fm.Locals) > 0 {
+		f.Add(path+".locals", "want none with forward %v", fm.Forward)
+	}
+	for i, a := range fm.Locals {
+		if a.Is4() != v4 {
+			f.Add(fmt.Sprintf("%s.locals[%d]", path, i), "%v: want an address of the nodes' family", a)
+		}
+	}
+	if fm.Forward != dataplane.Tunnelled && fm.Tunnel != nil {
+		f.Add(path+".tunnel", "want none with forward %v", fm.Forward)
+	}
+}
+
+// config is what the library wants to know of the farm.
+func (fm *farm) config(ids *steering.IDs) *steering.Config {
+	return &steering.Config{
+		Metric: fm.Metric, IDs: ids, StartDown: fm.checked(), SlowStart: fm.SlowStart, RecoveryTime: fm.Recovery, Backup: fm.Backup,
+		NoPreempt: fm.NoPreempt, PanicPercent: fm.Panic, StickyOverLimit: fm.Sticky, ClientBits: fm.HashBits, Seed: fm.Seed,
+	}
+}
+
+// checked reports whether anything decides about the nodes' health.
+func (fm *farm) checked() bool { return fm.Check != nil || !fm.Policy.IsZero() }
+
+// nodes are the library's nodes. wish says what was asked of nodes over the admin interface.
+func (fm *farm) nodes(name string, wish wishes) (nodes []steering.Node) {
+	for _, n := range fm.Nodes {
+		weight := 0
+		if n.Weight != nil {
+			if weight = *n.Weight; weight == 0 {
+				weight = steering.ZeroWeight
+			}
+		}
+		full := nodeName(name, n.Name)
+		nodes = append(nodes, steering.Node{
+			Name: full, Addr: n.Address.AddrPort, Weight: weight, MaxSessions: n.MaxSessions, Capacity: n.Capacity, Backup: n.Backup, Admin: wish.admin(full, n.Admin),
+		})
+	}
+	return nodes
+}
+
+// nodeName is what the library calls a node: farms may use one name for different nodes.
+func nodeName(farm, node string) string { return farm + "/" + node }

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/lbprim/lbprim/steering"
+)
+
+// wishes are what was asked of nodes over the admin interface, by the node's full name. A wish holds over reloads and restarts, until the
+// file says something new about the node.
+type wishes map[string]wish
+
+type wish struct {
+	Want steering.AdminState `json:"want"`
+	File steering.AdminState `json:"file"` // what the file said when it was asked
+}
+
+// admin is what holds for a node of which the file says admin.
+func (w wishes) admin(node string, admin steering.AdminState) steering.AdminState {
+	if x, ok := w[node]; ok && x.File == admin {
+		return x.Want
+	}
+	return admin
+}
+
+// prune forgets wishes about nodes that are gone or of which the file says something new.
+func (w wishes) prune(c *config) {
+	said := map[string]steering.AdminState{}
+	for name, fm := range c.Farms {
+		for _, n := range fm.Nodes {
+			said[nodeName(name, n.Name)] = n.Admin
+		}
+	}
+	for node, x := range w {
+		if admin, ok := said[node]; !ok || admin != x.File {
+			delete(w, node)
+		}
+	}
+}
+
+// find finds a node by its full name, or by its own if only one farm has such a node.
+func (c *config) find(name string) (farm string, n *node, err error) {
+	var found []string
+	for fname, fm := range c.Farms {
+		for _, x := range fm.Nodes {
+			if full := nodeName(fname, x.Name); full == name {
+				return fname, x, nil
+			} else if x.Name == name {
+				farm, n, found = fname, x, append(found, full)
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", nil, fmt.Errorf("%w %q", errNoNode, name)
+	case 1:
+		return farm, n, nil
+	}
+	return "", nil, fmt.Errorf("%w: several farms have a node %q: want one of %v", errNoNode, name, found)
+}
+
+// adminState is what an operator can want of a node.
+type adminState = steering.AdminState
