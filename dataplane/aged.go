@@ -98,7 +98,7 @@ func (p *Plane) resetEnds(r ref, rec *record, whom clienttable.CloseTo) {
 
 // takePending sends what waits, ahead of the batch.
 func (w *Worker) takePending() {
-	if w.tr != nil || !w.p.pending.some.Load() {
+	if w.dry || !w.p.pending.some.Load() {
 		return
 	}
 	for _, b := range w.p.pending.take() {

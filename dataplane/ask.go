@@ -47,7 +47,10 @@ func (w *Worker) ask(pk *packet, k clienttable.Flow) bool {
 		return false
 	}
 	if w.tr != nil {
-		w.tr.step("cluster", "the peers are asked for %v; this is what happens if they do not know it", k)
+		w.tr.step("cluster", "the peers are asked for %v", k)
+	}
+	if w.dry {
+		w.tr.step("cluster", "this is what happens if they do not know it")
 		return false
 	}
 	q := &p.asks
@@ -131,7 +134,7 @@ func (q *asks) take(link Link) (out []waiter) {
 
 // takeAsked deals with the packets that have waited for the peers, ahead of the batch.
 func (w *Worker) takeAsked() {
-	if w.tr != nil || !w.p.asks.some.Load() {
+	if w.dry || !w.p.asks.some.Load() {
 		return
 	}
 	w.asked = true

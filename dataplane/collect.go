@@ -13,7 +13,7 @@ import (
 // delayed handles a TCP packet to a service with delayed binding, of no session.
 func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound binding) {
 	v := &pk.v
-	if w.tr != nil {
+	if w.dry {
 		w.explainDelayed(pk, svc)
 		return
 	}
@@ -140,6 +140,8 @@ func (c *held) open(d *delay) {
 func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) bool {
 	if w.tr != nil {
 		w.tr.step("delay", "the balancer has a hand in the connection still")
+	}
+	if w.dry {
 		pk.verdict = Held
 		return false
 	}

@@ -29,6 +29,11 @@
 // these packets are sent all the same, in fragments of the outer packet. Later fragments follow the first one,
 // and wait for it. ICMP errors about packets of a session reach who sent them, with the quoted packet translated.
 //
+// # Looking on
+//
+// [Plane.Sessions] has the sessions with what they moved. [Plane.Capture] writes chosen packets to a file, as they came and with what became of
+// each, and [Plane.Trace] explains those of chosen flows, both while the Plane forwards and without holding it up.
+//
 // # Clusters
 //
 // With [Peers], Planes tell each other which node a flow has. A packet of a connection that has begun elsewhere, and so is

@@ -62,7 +62,7 @@ func (e Explanation) String() string {
 // Explain says what would happen now to the packet in b, which begins with its IP header.
 func (p *Plane) Explain(b []byte) Explanation {
 	tr := new(tracer)
-	w := &Worker{p: p, tr: tr, recs: p.slab.recs}
+	w := &Worker{p: p, tr: tr, dry: true, recs: p.slab.recs}
 	buf := make([]byte, ReadOffset+len(b), ReadOffset+len(b)+wire.MaxReply)
 	copy(buf[ReadOffset:], b)
 	var v [1]Verdict
@@ -92,8 +92,11 @@ func (p *Plane) ExplainFlow(proto uint8, src, dst netip.AddrPort) (Explanation, 
 	return p.Explain(wire.BuildProbe(proto, endOf(src), endOf(dst), src.Addr().Is4())), nil
 }
 
-// tracer records what a worker decides. While a worker has one it changes nothing but the packet.
-type tracer struct{ e Explanation }
+// tracer records what a worker decides.
+type tracer struct {
+	e   Explanation
+	new bool // the session has begun with this packet
+}
 
 func (t *tracer) step(stage, format string, args ...any) {
 	t.e.Steps = append(t.e.Steps, Step{stage, fmt.Sprintf(format, args...)})
@@ -105,6 +108,9 @@ func (t *tracer) drop(r Reason) {
 }
 
 func (t *tracer) session(w *Worker, rec *record, dir uint32) {
+	if t.new {
+		return
+	}
 	t.e.Known, t.e.Backwards = true, dir == toClient
 	t.names(w, rec.service, rec.nodeNo)
 	from := "the client"
@@ -149,18 +155,16 @@ func (t *tracer) pick(pool *steering.Pool, k steering.Key) (steering.NodeID, err
 	return e.Node, e.Err
 }
 
-// acquire says what Pool.Acquire would, by taking a session and giving it back.
-func (t *tracer) acquire(q *pool, n *node) bool {
-	if !q.Acquire(n.id) {
-		t.step("client", "node %q takes no session now: choosing again", n.name)
-		return false
+// acquire says whether a node has taken a further session of a client.
+func (t *tracer) acquire(n *node, ok bool) {
+	if ok {
+		t.step("client", "node %q takes another session", n.name)
+		return
 	}
-	q.Release(n.id)
-	t.step("client", "node %q takes another session", n.name)
-	return true
+	t.step("client", "node %q takes no session now: choosing again", n.name)
 }
 
 func (t *tracer) begin(svc *service, n *node) {
-	t.e.Service, t.e.Node = svc.conf.Name, n.name
+	t.e.Service, t.e.Node, t.new = svc.conf.Name, n.name, true
 	t.step("bind", "service %q, node %q at %v, by %v", svc.conf.Name, n.name, n.addr, svc.conf.Forward)
 }

@@ -219,7 +219,7 @@ func (f *fragments) step(now time.Time) (lost int) {
 // firstFragment opens the way for the later fragments of pk, which is about to be
 // forwarded or, with pass, passed on.
 func (w *Worker) firstFragment(pk *packet, pass bool) (waiting [][]byte, ok bool) {
-	if w.tr != nil {
+	if w.dry {
 		return nil, true
 	}
 	waiting, r := w.p.fragments.first(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, pk.key, pass)
@@ -258,6 +258,8 @@ func (w *Worker) laterFragment(pk *packet) {
 	}
 	if w.tr != nil {
 		w.tr.step("fragment", "follows the first fragment of its packet")
+	}
+	if w.dry {
 		w.drop(pk, FragmentLost)
 		return
 	}
@@ -285,6 +287,7 @@ func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
 	}
 	rec := &w.p.slab.recs[r.record()]
 	w.service(rec)
+	pk.session, pk.known = r, true
 	w.count(r, rec, len(pk.ip))
 	if rec.flags&oneWay != 0 {
 		w.deliver(pk, rec)

@@ -143,7 +143,7 @@ func (p *Plane) holding() bool { return p.holds.n.Load() > 0 }
 
 // tickHeld does what is due for held connections.
 func (w *Worker) tickHeld() {
-	if w.tr != nil || !w.p.holding() {
+	if w.dry || !w.p.holding() {
 		return
 	}
 	now := w.p.nanos(w.now)

@@ -16,6 +16,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 		return
 	}
 	svc := w.service(rec)
+	pk.session, pk.known = r, true
 	if w.tr != nil {
 		w.tr.session(w, rec, dir)
 	}
@@ -40,7 +41,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 	}
 	if was := rec.alive[dir].Load(); w.tick-was > svc.touch/4 {
 		w.used(pk.v.Proto, rec, svc, dir, was)
-		if tr != nil && w.tr == nil {
+		if tr != nil && !w.dry {
 			w.p.touched(w.now, r)
 		}
 	}
@@ -78,7 +79,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 
 // count counts a packet of n bytes of a session.
 func (w *Worker) count(r ref, rec *record, n int) {
-	if w.tr == nil {
+	if !w.dry {
 		rec.meter(r.dir(), n)
 	}
 	if r.dir() == toNode {
@@ -194,7 +195,7 @@ func (w *Worker) untranslate(pk *packet) {
 // used notes that a direction has had a packet, and now and then keeps the client's association alive for
 // as long as the session is.
 func (w *Worker) used(proto uint8, rec *record, svc *service, dir, was uint32) {
-	if w.tr != nil {
+	if w.dry {
 		return
 	}
 	rec.alive[dir].Store(w.tick)
@@ -209,7 +210,7 @@ func (w *Worker) used(proto uint8, rec *record, svc *service, dir, was uint32) {
 // keepAlive touches the entry of the other direction, which has had no packet for a while: a session with traffic in
 // one direction only is alive all the same. The entries are touched together at the end of the chunk.
 func (w *Worker) keepAlive(proto uint8, rec *record, dir uint32) {
-	if w.tr != nil || rec.flags&oneWay != 0 || w.stale == len(w.others) {
+	if w.dry || rec.flags&oneWay != 0 || w.stale == len(w.others) {
 		return
 	}
 	rec.alive[dir^1].Store(w.tick)

@@ -52,6 +52,9 @@ func (w *Worker) icmpError(pk *packet) {
 		w.icmpForeign(pk, NoSession)
 		return
 	}
+	if ok {
+		pk.session, pk.known = r, true
+	}
 	w.stats.errors++
 	w.service(rec)
 	if rec.flags&oneWay != 0 {

@@ -151,6 +151,7 @@ func (w *Worker) resolve(p *policy.Packet) (*Service, bool) {
 
 func (w *Worker) refuse(pk *packet, svc *service, r Reason) {
 	w.stats.services[svc.no].Refused++
+	pk.service = svc.no + 1
 	w.drop(pk, r)
 }
 
@@ -176,12 +177,15 @@ func (w *Worker) regular(pk *packet, p *policy.Packet, addr *vip) (*service, bin
 }
 
 func (w *Worker) loadAssoc(k clienttable.Association) (binding, bool) {
-	if w.tr != nil {
-		b, ok := w.p.assocs.PeekAt(w.now, k)
-		w.tr.association(w, k, b, ok)
-		return b, ok
+	load := w.p.assocs.LoadAt
+	if w.dry {
+		load = w.p.assocs.PeekAt
 	}
-	return w.p.assocs.LoadAt(w.now, k)
+	b, ok := load(w.now, k)
+	if w.tr != nil {
+		w.tr.association(w, k, b, ok)
+	}
+	return b, ok
 }
 
 // noPolicy handles a packet to a virtual address that no policy matches.
@@ -277,7 +281,8 @@ func (w *Worker) choose(pk *packet, p *policy.Packet, svc *service, bound bindin
 	var err error
 	if w.tr != nil {
 		id, err = w.tr.pick(pool.Pool, key)
-	} else {
+	}
+	if !w.dry {
 		id, err = pool.Pick(key)
 	}
 	if err != nil {
@@ -292,7 +297,7 @@ func (w *Worker) choose(pk *packet, p *policy.Packet, svc *service, bound bindin
 		w.p.notice()
 		w.renew()
 		if n = w.node(id); n == nil {
-			if w.tr == nil {
+			if !w.dry {
 				pool.Release(id)
 			}
 			return nil, NoNode
@@ -304,10 +309,14 @@ func (w *Worker) choose(pk *packet, p *policy.Packet, svc *service, bound bindin
 func (w *Worker) node(id steering.NodeID) *node { return w.snap.byID[id] }
 
 func (w *Worker) acquire(q *pool, n *node) bool {
-	if w.tr != nil {
-		return w.tr.acquire(q, n)
+	ok := q.Acquire(n.id)
+	if ok && w.dry {
+		q.Release(n.id)
 	}
-	return q.Acquire(n.id)
+	if w.tr != nil {
+		w.tr.acquire(n, ok)
+	}
+	return ok
 }
 
 // begin makes a session and forwards the packet by it.
@@ -328,6 +337,8 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 	}
 	if w.tr != nil {
 		w.tr.begin(svc, n)
+	}
+	if w.dry {
 		rec := record{vip: endOf(pk.key.Dst()), client: endOf(pk.key.Src()), node: to, way: svc.way}
 		if pk.v.Proto == wire.ProtoSCTP {
 			rec.flags = isSCTP
@@ -363,7 +374,7 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 }
 
 func (w *Worker) unchoose(n *node) {
-	if w.tr == nil {
+	if !w.dry {
 		n.pool.Release(n.id)
 	}
 }

@@ -45,10 +45,11 @@ type Plane struct {
 	pending pending
 	asks    asks
 
-	holds  *holds
-	secret []byte // of SYN cookies
-	synMu  sync.Mutex
-	syns   synWatch
+	holds    *holds
+	secret   []byte // of SYN cookies
+	synMu    sync.Mutex
+	syns     synWatch
+	watchers atomic.Pointer[watchers]
 }
 
 // binding is the value of an association: which service and node a client got.

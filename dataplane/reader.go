@@ -123,7 +123,7 @@ func (f *reader) done() bool {
 
 // readPacket reads a packet of a spliced connection.
 func (w *Worker) readPacket(pk *packet, r ref, sm *seam) {
-	if w.tr != nil {
+	if w.dry {
 		return
 	}
 	var seg splice.Segment

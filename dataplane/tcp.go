@@ -9,7 +9,7 @@ import (
 // track follows a TCP connection by one of its packets. It returns false if the packet belongs
 // to no connection that is known any more: the session it found has been removed.
 func (w *Worker) track(pk *packet, svc *service, rec *record, dir uint32) bool {
-	if w.tr != nil {
+	if w.dry {
 		return true
 	}
 	v := &pk.v

@@ -15,7 +15,7 @@ const minMTU6 = 1280
 // than once a second. The packet itself goes on.
 func (w *Worker) tellTooBig(pk *packet, mtu int) {
 	v := &pk.v
-	if !v.DontFragment(pk.ip) || w.tr != nil {
+	if !v.DontFragment(pk.ip) || w.dry {
 		return
 	}
 	if v.Version == 6 {
@@ -32,7 +32,7 @@ func (w *Worker) tellTooBig(pk *packet, mtu int) {
 // ago. It comes from the balancer's own address, or from where pk went to.
 func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32) bool {
 	v := &pk.v
-	if w.tr != nil || v.Mark&wire.ICMPError != 0 {
+	if w.dry || v.Mark&wire.ICMPError != 0 {
 		return false
 	}
 	w.untranslate(pk)

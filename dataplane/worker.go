@@ -53,7 +53,10 @@ type Worker struct {
 	asked bool // the packet has waited for the peers
 	sums  sums // of the segment under way
 
-	tr *tracer // nil unless somebody asks for an explanation
+	sight sight // of the packet under way, if somebody watches
+
+	dry bool    // nothing is changed but the packet
+	tr  *tracer // nil unless somebody asks for an explanation
 }
 
 // packet is a packet on its way through a worker.
@@ -71,6 +74,12 @@ type packet struct {
 	rec *record // not nil: the packet has been translated for this session
 	dir uint32
 	tr  *splice.Translation // not nil: and its numbers
+
+	// For those who watch:
+	reason  Reason // of a drop
+	known   bool   // session is set
+	session ref
+	service uint32 // that refused the packet, plus 1; or 0
 }
 
 // NewWorker returns a further worker, for packets that look as link says. Workers cannot be
@@ -124,8 +133,8 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 		end := offset + sizes[i]
 		pk.buf = bufs[i][offset-Headroom : end]
 		if r := w.parse(pk); r != NotDropped {
-			w.drop(pk, r)
 			pk.ip = nil
+			w.unread(pk, r)
 			continue
 		}
 		if pk.ip == nil {
@@ -148,13 +157,20 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 		}
 	}
 	w.stats.sink = sink
+	watched := w.p.watchers.Load() != nil
 	for j := range n {
 		pk := &w.packets[w.who[j]]
 		pk.key = w.keys[j]
+		if watched {
+			w.see(pk, w.refs[j], w.found[j])
+		}
 		if w.found[j] && pk.v.Mark&(wire.ICMPError|wire.LaterFrag) == 0 {
 			w.hit(pk, w.refs[j])
 		} else {
 			w.miss(pk)
+		}
+		if watched {
+			w.seen(pk)
 		}
 	}
 	if w.stale > 0 {
@@ -167,6 +183,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 func (w *Worker) parse(pk *packet) Reason {
 	w.stats.in.add(len(pk.buf) - Headroom)
 	pk.l3, pk.partial, pk.mtu, pk.rec, pk.tr = Headroom, false, 0, nil, nil
+	pk.known, pk.service = false, 0
 	pk.ip = nil
 	if w.link.Ethernet {
 		f, s := wire.ParseEthernet(pk.buf[Headroom:])
@@ -202,7 +219,7 @@ func (w *Worker) parse(pk *packet) Reason {
 
 // drop counts a packet that goes nowhere.
 func (w *Worker) drop(pk *packet, r Reason) {
-	pk.verdict = Dropped
+	pk.verdict, pk.reason = Dropped, r
 	w.stats.drops[r]++
 	if w.tr != nil {
 		w.tr.drop(r)

@@ -175,6 +175,11 @@ func (p *Writer) flush() error {
 // Write appends a packet that passed the interface with an index in Config.Interfaces, with a comment
 // where that is not empty. After an error of the underlying writer, every call returns that error, since the file is damaged.
 func (p *Writer) Write(at time.Time, iface int, packet []byte, comment string) error {
+	return p.WriteCut(at, iface, packet, len(packet), comment)
+}
+
+// WriteCut is [Writer.Write] for a packet of which only the first bytes are at hand: size is how many there were.
+func (p *Writer) WriteCut(at time.Time, iface int, packet []byte, size int, comment string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
@@ -198,7 +203,7 @@ func (p *Writer) Write(at time.Time, iface int, packet []byte, comment string) e
 		p.u32(uint32(ns >> 32))
 		p.u32(uint32(ns))
 		p.u32(uint32(len(kept)))
-		p.u32(uint32(len(packet)))
+		p.u32(uint32(max(size, len(packet))))
 		p.buf = append(p.buf, kept...)
 		p.pad()
 		if comment != "" {
