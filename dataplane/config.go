@@ -17,9 +17,14 @@ type Config struct {
 	// for how to exchange them. Default: none, nothing is balanced.
 	Policies *policy.Table[*Service]
 
-	// Devices are the queues that Run reads and writes, one worker each. What a worker reads from
-	// its queue it writes to the same one. Run needs at least one; Process none.
+	// Devices are the queues that Run reads and writes. What is read from a queue is written to the same one,
+	// or to another one of the same interface. Run needs at least one; Process none.
 	Devices []Device
+	// Workers is how many workers the readers of the queues hand packets to, by the client's endpoint: both directions
+	// of a session meet one worker, whatever queue they come by. Default 0: readers handle what they read, which
+	// is cheaper, and best where there is one queue, or a device sees to it itself that a client's packets come by
+	// one (as AF_PACKET's fanout does, and TUN for up to 4,096 flows). At most 256. [Plane.SetWorkers] changes it.
+	Workers int
 	// Link says what the packets given to [Plane.Process] look like. Devices tell that
 	// of theirs themselves.
 	Link Link
@@ -187,6 +192,9 @@ func (cfg *Config) withDefaults() (Config, error) {
 	}
 	if n := len(c.CookieSecret); n != 0 && n != 16 {
 		errs = append(errs, invalid("Config.CookieSecret", fmt.Sprintf("%d bytes", n), "16 bytes, or none"))
+	}
+	if c.Workers < 0 || c.Workers > maxWorkers {
+		errs = append(errs, invalid("Config.Workers", c.Workers, fmt.Sprintf("0 to %d", maxWorkers)))
 	}
 	if int(c.Foreign) >= foreignNames.Len() {
 		errs = append(errs, invalid("Config.Foreign", uint8(c.Foreign), "pass or drop"))

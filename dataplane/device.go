@@ -59,6 +59,12 @@ type Framer interface {
 	Ethernet() bool
 }
 
+// Indexed is implemented by a Device that is a queue of an interface: devices with the same number, unless that is
+// 0, are queues of one, and what is to leave by one may as well leave by another.
+type Indexed interface {
+	Index() int
+}
+
 // Ported is implemented by a Device that spans several interfaces. With Ports
 // returning true, the four bytes at offset-Headroom hold the index of the interface
 // a packet came from, and on Write the one it is to leave by.

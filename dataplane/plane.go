@@ -40,6 +40,10 @@ type Plane struct {
 	readers sync.RWMutex
 	own     *Worker // of Process
 
+	teams      teams
+	team       atomic.Pointer[team] // in force; nil: readers handle packets themselves
+	spreadOver atomic.Uint32        // the number of workers that clients are spread over
+
 	errors  limiter
 	ident   atomic.Uint32 // of the last outer packet that may be in fragments
 	pending pending
@@ -85,6 +89,8 @@ func New(cfg *Config) (*Plane, error) {
 		return nil, err
 	}
 	p.own = p.NewWorker(c.Link)
+	p.own.name = "process"
+	p.setWorkers(c.Workers)
 	return p, nil
 }
 

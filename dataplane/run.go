@@ -13,8 +13,8 @@ import (
 // bufferSize holds the largest super-packet, with an Ethernet header and tags.
 const bufferSize = ReadOffset + 65535 + 64
 
-// Run forwards packets between the devices of Config until ctx is done or a device fails. It has
-// one worker for each device, and runs the pools in force (steering.Pool.Run), so that nobody else should. It closes the devices before it returns: nil after
+// Run forwards packets between the devices of Config until ctx is done or a device fails. It has one reader
+// for each device, which handles what it reads or hands it to a worker (Config.Workers), and runs the pools in force (steering.Pool.Run), so that nobody else should. It closes the devices before it returns: nil after
 // ctx is done, else the first device's error. It must not be called twice.
 func (p *Plane) Run(ctx context.Context) error {
 	if len(p.cfg.Devices) == 0 {
@@ -23,12 +23,10 @@ func (p *Plane) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	first := p.newQueue(p.cfg.Devices[0])
-	for i, d := range p.cfg.Devices {
-		q := first
-		if i > 0 {
-			q = p.newQueue(d)
-		}
+	queues := p.newQueues()
+	first := queues[0]
+	p.startTeam()
+	for i, q := range queues {
 		wg.Go(func() {
 			if err := q.run(); err != nil && !errors.Is(err, os.ErrClosed) {
 				cancel(fmt.Errorf("dataplane: device %d: %w", i, err))
@@ -43,6 +41,7 @@ func (p *Plane) Run(ctx context.Context) error {
 		d.Close()
 	}
 	wg.Wait()
+	p.stopTeam()
 	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -97,22 +96,59 @@ type queue struct {
 	d     Device
 	w     *Worker
 	write sync.Mutex // from the start of a batch until its packets are written
+
+	batch int
+	peers []*queue     // all queues of the same interface, this one included
+	back  chan *parcel // those that workers have done with
+	lent  int          // buffers beyond those of one batch
 }
 
-func (p *Plane) newQueue(d Device) *queue { return &queue{p: p, d: d, w: p.NewWorker(linkOf(d))} }
+// newQueues makes a queue of each device.
+func (p *Plane) newQueues() (qs []*queue) {
+	for i, d := range p.cfg.Devices {
+		w := p.NewWorker(linkOf(d))
+		w.name = fmt.Sprint("queue ", i)
+		qs = append(qs, &queue{
+			p: p, d: d, w: w, batch: max(d.BatchSize(), 1), back: make(chan *parcel, maxParcels(maxWorkers)),
+		})
+	}
+	for _, q := range qs {
+		for _, o := range qs {
+			if o == q || sameInterface(o.d, q.d) {
+				q.peers = append(q.peers, o)
+			}
+		}
+	}
+	return qs
+}
+
+// sameInterface reports whether two devices are queues of one interface.
+func sameInterface(a, b Device) bool {
+	x, ok := a.(Indexed)
+	y, ok2 := b.(Indexed)
+	return ok && ok2 && x.Index() != 0 && x.Index() == y.Index()
+}
 
 func (q *queue) run() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	n := max(q.d.BatchSize(), 1)
-	bufs, sizes := make([][]byte, n), make([]int, n)
+	bufs, sizes := make([][]byte, q.batch), make([]int, q.batch)
 	for i := range bufs {
 		bufs[i] = make([]byte, bufferSize)
 	}
+	s := sorter{q: q}
+	defer s.quit()
 	for {
 		n, err := q.d.Read(bufs, sizes, ReadOffset)
 		if err != nil && n == 0 {
 			return err
+		}
+		if t := s.follow(q.p); t != nil {
+			s.hand(q.p, t, bufs[:n], sizes)
+			if err != nil {
+				return err
+			}
+			continue
 		}
 		if werr := q.handle(bufs[:n], sizes); werr != nil {
 			return werr

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/lbprim/lbprim/steering"
 )
@@ -146,6 +147,32 @@ func (p *Plane) Stats() (st Stats) {
 	st.Delay.Held = int(p.holds.n.Load())
 	st.Sessions, st.Associations = p.slab.inUse(), p.assocs.Len()
 	return st
+}
+
+// WorkerStats is what one worker did.
+type WorkerStats struct {
+	// Name is "process" for the Plane's own worker, "queue 0" for what the reader of the first of Config.Devices handled
+	// itself, "worker 0" for the first of Config.Workers, and empty for those of NewWorker.
+	Name          string
+	Read, Written Count
+	Dropped       uint64
+}
+
+// WorkerStats returns the counts of every worker so far, in the order in which they were made.
+func (p *Plane) WorkerStats() (all []WorkerStats) {
+	p.wmu.Lock()
+	ws := slices.Clone(p.workers)
+	p.wmu.Unlock()
+	for _, w := range ws {
+		w.mu.Lock()
+		s := WorkerStats{Name: w.name, Read: w.stats.in, Written: w.stats.out}
+		for _, n := range w.stats.drops {
+			s.Dropped += n
+		}
+		w.mu.Unlock()
+		all = append(all, s)
+	}
+	return all
 }
 
 // Drops iterates over the reasons for which packets were dropped so far, with their number.

@@ -94,6 +94,22 @@ func (w *Worker) takeLocal(pk *packet, svc *service, rec *record, try uint32) {
 	}
 	if pk.v.Mark&wire.Ports != 0 || pk.v.IsPing() {
 		rec.local.Port = uint16(firstLocal + h%(1<<16-firstLocal))
+		w.p.sameWorker(rec, pk.v.Version)
+	}
+}
+
+// sameWorker moves the local port of a session on until answers to it meet the worker that the client's packets meet.
+func (p *Plane) sameWorker(rec *record, version uint8) {
+	n := p.spreadOver.Load()
+	if n < 2 {
+		return
+	}
+	want := spreadEnd(&rec.client, version) % n
+	for range 16 * n { // where there is none near, it is only slower
+		if spreadEnd(&rec.local, version)%n == want {
+			return
+		}
+		rec.local.Port = max(rec.local.Port+1, firstLocal)
 	}
 }
 

@@ -23,6 +23,7 @@ const chunk = 32
 type Worker struct {
 	p    *Plane
 	link Link
+	name string // for WorkerStats
 
 	// mu is held during a batch. It orders batches with those who read the counters, and with the
 	// reuse of records; nobody else ever holds it for long.
@@ -90,6 +91,15 @@ func (p *Plane) NewWorker(link Link) *Worker {
 	p.workers = append(p.workers, w)
 	p.wmu.Unlock()
 	return w
+}
+
+// setLink makes w a worker for packets of another device.
+func (w *Worker) setLink(l Link) {
+	if w.link != l {
+		w.mu.Lock()
+		w.link = l
+		w.mu.Unlock()
+	}
 }
 
 // Process handles the packets in bufs[i][offset:offset+sizes[i]] and writes what became of each to

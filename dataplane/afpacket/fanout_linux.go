@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/lbprim/lbprim/internal/spread"
 )
 
 // fanout is the kernel's group of the sockets of all queues on one interface (packet(7), PACKET_FANOUT).
@@ -69,7 +71,7 @@ func (p *port) attach(level, option int, program []unix.SockFilter) error {
 //	X = where the IP header begins
 //	IPv4, IPv6:    destination is a VIP: M0 = source, else M0 = destination
 //	TCP, UDP, …:   M1 = that side's port, else 0
-//	return (fold(address) * c1 + port) * c2 >> 16
+//	return (fold(address) * c1 + port) * c2 >> 16, as package spread does
 func steer(vips *vipSet) []unix.SockFilter {
 	const (
 		addr, port, side = 0, 1, 2 // scratch memory; side: how far the port lies in the transport header
@@ -156,8 +158,8 @@ func steer(vips *vipSet) []unix.SockFilter {
 	a.add(bpf.LoadScratch{Dst: bpf.RegA, N: port}, bpf.LoadScratch{Dst: bpf.RegX, N: side}, bpf.ALUOpX{Op: bpf.ALUOpAdd}, bpf.TAX{}, bpf.LoadIndirect{Off: 0, Size: 2})
 	a.label("hash")
 	a.add(bpf.TAX{}, bpf.LoadScratch{Dst: bpf.RegA, N: addr})
-	a.add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: 0x9e3779b1}, bpf.ALUOpX{Op: bpf.ALUOpAdd})
-	a.add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: 0x85ebca6b}, bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 16}, bpf.RetA{})
+	a.add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: spread.C1}, bpf.ALUOpX{Op: bpf.ALUOpAdd})
+	a.add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: spread.C2}, bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 16}, bpf.RetA{})
 	return a.program()
 }
 
@@ -198,7 +200,7 @@ func (a *assembler) fold6(off uint32, to int) {
 	a.add(bpf.LoadIndirect{Off: off, Size: 4}, bpf.StoreScratch{Src: bpf.RegA, N: to})
 	for part := uint32(1); part < 4; part++ {
 		a.add(bpf.LoadIndirect{Off: off + 4*part, Size: 4}, bpf.LoadScratch{Dst: bpf.RegX, N: to})
-		a.add(bpf.ALUOpX{Op: bpf.ALUOpAdd}, bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: 0x9e3779b1}, bpf.StoreScratch{Src: bpf.RegA, N: to}, bpf.LoadScratch{Dst: bpf.RegX, N: rest})
+		a.add(bpf.ALUOpX{Op: bpf.ALUOpAdd}, bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: spread.C1}, bpf.StoreScratch{Src: bpf.RegA, N: to}, bpf.LoadScratch{Dst: bpf.RegX, N: rest})
 	}
 }
 
