@@ -88,8 +88,7 @@ func New(cfg *Config) (*Plane, error) {
 		p.free()
 		return nil, err
 	}
-	p.own = p.NewWorker(c.Link)
-	p.own.name = "process"
+	p.own = p.newWorker(c.Link, "process")
 	p.setWorkers(c.Workers)
 	return p, nil
 }

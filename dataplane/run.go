@@ -106,8 +106,7 @@ type queue struct {
 // newQueues makes a queue of each device.
 func (p *Plane) newQueues() (qs []*queue) {
 	for i, d := range p.cfg.Devices {
-		w := p.NewWorker(linkOf(d))
-		w.name = fmt.Sprint("queue ", i)
+		w := p.newWorker(linkOf(d), fmt.Sprint("queue ", i))
 		qs = append(qs, &queue{
 			p: p, d: d, w: w, batch: max(d.BatchSize(), 1), back: make(chan *parcel, maxParcels(maxWorkers)),
 		})

@@ -75,8 +75,7 @@ func (p *Plane) setWorkers(n int) {
 	var next *team
 	if n > 0 {
 		for len(t.hands) < n {
-			w := p.NewWorker(Link{})
-			w.name = fmt.Sprint("worker ", len(t.hands))
+			w := p.newWorker(Link{}, fmt.Sprint("worker ", len(t.hands)))
 			t.hands = append(t.hands, &hand{no: len(t.hands), w: w})
 		}
 		next = &team{in: make([]chan *parcel, n)}

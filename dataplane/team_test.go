@@ -49,7 +49,11 @@ func (p *teamed) through(dev int, b []byte) (out []byte, worker string) {
 	p.outs[dev].send(b)
 	out = p.outs[dev].receive()
 	for i, s := range p.WorkerStats() {
-		if i >= len(before) || s.Read.Packets > before[i].Read.Packets {
+		was := uint64(0)
+		if i < len(before) {
+			was = before[i].Read.Packets
+		}
+		if s.Read.Packets > was {
 			require.Empty(p.t, worker)
 			worker = s.Name
 		}

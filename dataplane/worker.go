@@ -85,8 +85,10 @@ type packet struct {
 
 // NewWorker returns a further worker, for packets that look as link says. Workers cannot be
 // removed from a Plane.
-func (p *Plane) NewWorker(link Link) *Worker {
-	w := &Worker{p: p, link: link, recs: p.slab.recs}
+func (p *Plane) NewWorker(link Link) *Worker { return p.newWorker(link, "") }
+
+func (p *Plane) newWorker(link Link, name string) *Worker {
+	w := &Worker{p: p, link: link, name: name, recs: p.slab.recs}
 	p.wmu.Lock()
 	p.workers = append(p.workers, w)
 	p.wmu.Unlock()

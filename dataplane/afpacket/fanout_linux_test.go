@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/internal/netns"
+	"github.com/lbprim/lbprim/internal/spread"
 	"github.com/lbprim/lbprim/internal/testenv"
 )
 
@@ -153,6 +154,7 @@ func TestFanoutKeepsAFlowOnOneQueue(t *testing.T) {
 			proto := []layers.IPProtocol{layers.IPProtocolTCP, layers.IPProtocolUDP}[i%2]
 			queue := send(t, c, to, arrivals, marked(t, proto, client, netip.AddrPortFrom(vip, 80)))
 			seen[queue]++
+			require.EqualValues(t, spread.Hash(spread.Fold(addr.AsSlice()), client.Port())%4, queue, "as other workers are chosen")
 			for j, s := range servers[vip.Is4()] {
 				back := marked(t, proto, netip.AddrPortFrom(netip.MustParseAddr(s), uint16(8080+j)), client)
 				require.Equal(t, queue, send(t, c, to, arrivals, back), "%v to %v, and back from %s", client, vip, s)
