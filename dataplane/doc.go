@@ -44,7 +44,7 @@
 //
 // # Concurrency
 //
-// A Plane has one worker per device queue. Workers share the tables; each keeps its own
+// A Plane has one worker per device queue, or any number to which packets are handed by the client's endpoint. Workers share the tables; each keeps its own
 // counters. Configuration is compiled off the path into an immutable snapshot which
 // workers load once per batch, so that it can be exchanged under load without
 // disturbing a session. Which queue a packet comes by does not matter: every worker knows every session.
