@@ -82,6 +82,20 @@ bogus: 1
 	require.Equal(t, 12, len(strings.Split(err.Error(), "\n")), err.Error())
 }
 
+func TestRestTakesWhatIsUnknown(t *testing.T) {
+	var s struct {
+		A struct {
+			B int `yaml:"b" doc:"B."`
+		} `yaml:"a" doc:"A."`
+		Others Rest
+	}
+	_, err := Decode([]byte("a: {b: 1}\nc: {d: 2}\ne: [3]\n"), &s)
+	require.NoError(t, err)
+	require.Equal(t, Rest{"c", "e"}, s.Others)
+	_, err = Decode([]byte("a: {x: 1}\nc: 2\n"), &s)
+	require.EqualError(t, err, "1:5: a.x: unknown key; did you mean b?", "only where there is a place for it")
+}
+
 func TestWhatIsNoYAML(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                    "1:1: the file is empty",

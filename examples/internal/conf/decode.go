@@ -295,6 +295,9 @@ func (f *File) object(n *yaml.Node, v reflect.Value, path string) {
 	f.pairs(n, path, func(key, value *yaml.Node, at string) {
 		i := slices.IndexFunc(fields, func(x field) bool { return x.name == key.Value })
 		if i < 0 {
+			if rest(v, at) {
+				return
+			}
 			names := make([]string, len(fields))
 			for j := range fields {
 				names[j] = fields[j].name

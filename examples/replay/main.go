@@ -1,0 +1,223 @@
+// Replay sends a packet capture through a balancer's configuration offline, and says what would become of each flow,
+// or which flows would move if the configuration changed.
+//
+//	replay run l4lb.yaml capture.pcap
+//	replay diff old.yaml new.yaml capture.pcap
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lbprim/lbprim/dataplane/pcapng"
+	"github.com/lbprim/lbprim/examples/internal/cli"
+)
+
+const usage = `Replay sends a capture through a balancer's configuration. It sends nothing on any network.
+
+Usage:
+  replay run CONFIG CAPTURE        say what would become of each flow
+  replay diff OLD NEW CAPTURE      say which flows would go elsewhere; exit status 3 if any would
+
+CONFIG is a file of l4lb; its farms and services are used, and other keys are named and left alone. All nodes count
+as up. CAPTURE is pcap or pcapng: Ethernet with or without VLAN tags, raw IP, loopback or Linux cooked. The clock is the
+capture's.
+
+Options:
+  -flows N           list the first N flows; -1 all (20)
+  -down FARM/NODE    take a node for down; several separated by commas
+  -json              everything as JSON
+  -out FILE          write the packets as they would be sent, as pcapng with a comment on each
+  -sessions N        room for sessions (262144)
+  -no-progress       no progress bar; there is none anyway unless standard error is a terminal
+`
+
+func main() { program().Main() }
+
+func program() *cli.Program {
+	return &cli.Program{Name: "replay", Usage: usage, Commands: []cli.Command{
+		{Name: "run", Run: runCommand},
+		{Name: "diff", Run: diffCommand},
+	}}
+}
+
+// options are the flags of both commands.
+type options struct {
+	flows, sessions  int
+	down             string
+	json, noProgress bool
+	out              string
+}
+
+func parse(name string, args []string, files int, what string) (o options, rest []string, err error) {
+	f := cli.Flags(name)
+	f.IntVar(&o.flows, "flows", 20, "")
+	f.IntVar(&o.sessions, "sessions", 1<<18, "")
+	f.StringVar(&o.down, "down", "", "")
+	f.BoolVar(&o.json, "json", false, "")
+	f.BoolVar(&o.noProgress, "no-progress", false, "")
+	if name == "run" {
+		f.StringVar(&o.out, "out", "", "")
+	}
+	rest, err = cli.Args(f, args, files, files, what)
+	if err == nil && (o.sessions < 1 || o.sessions > 1<<28) {
+		err = cli.Usagef("-sessions %d: want 1 to %d", o.sessions, 1<<28)
+	}
+	return o, rest, err
+}
+
+// engine loads a configuration.
+func (o options) engine(name string) (*engine, *config, error) {
+	c, err := load(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	var down []string
+	if o.down != "" {
+		down = strings.Split(o.down, ",")
+	}
+	e, err := newEngine(name, c, o.sessions, down)
+	return e, c, err
+}
+
+// replay sends the capture through the engines, with a progress bar.
+func (o options) replay(ctx context.Context, capture string, errs io.Writer, engines ...*engine) error {
+	f, err := os.Open(capture)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	in := &counted{r: f, ctx: ctx}
+	bar := func(uint64) {}
+	if !o.noProgress && terminal(errs) {
+		last := time.Time{}
+		bar = func(packets uint64) {
+			if now := time.Now(); now.Sub(last) > 100*time.Millisecond {
+				last = now
+				fmt.Fprintf(errs, "\r%s %d packets ", progress(in.n.Load(), st.Size()), packets)
+			}
+		}
+		defer fmt.Fprint(errs, "\r\x1b[K")
+	}
+	skipped, err := replay(in, engines, bar)
+	for _, e := range engines {
+		err = errors.Join(err, e.err)
+		e.close()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", capture, err)
+	}
+	if skipped > 0 {
+		fmt.Fprintf(errs, "%d packets are longer than any packet and were skipped\n", skipped)
+	}
+	return nil
+}
+
+// progress is a bar of 30 cells.
+func progress(done, all int64) string {
+	const cells = 30
+	if all <= 0 { // a pipe
+		return strings.Repeat("·", cells)
+	}
+	n := int(min(done, all) * cells / all)
+	return strings.Repeat("█", n) + strings.Repeat("░", cells-n) + fmt.Sprintf(" %3d%%", min(done, all)*100/all)
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
+
+// counted is a reader that counts and can be cancelled.
+type counted struct {
+	r   io.Reader
+	ctx context.Context //nolint:containedctx // it lives as long as one replay
+	n   atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+func runCommand(ctx context.Context, args []string, out, errs io.Writer) (err error) {
+	o, rest, err := parse("run", args, 2, "a configuration and a capture")
+	if err != nil {
+		return err
+	}
+	e, c, err := o.engine(rest[0])
+	if err != nil {
+		return err
+	}
+	if o.out != "" {
+		f, err := os.Create(o.out)
+		if err != nil {
+			return err
+		}
+		w := bufio.NewWriter(f)
+		link := pcapng.Raw
+		if e.frames {
+			link = pcapng.Ethernet
+		}
+		if e.out, err = pcapng.NewWriter(w, &pcapng.Config{LinkType: link, MaxBytes: -1, Application: "lbprim replay"}); err != nil {
+			return errors.Join(err, f.Close())
+		}
+		if err := errors.Join(o.replay(ctx, rest[1], errs, e), w.Flush(), f.Close()); err != nil {
+			return err
+		}
+	} else if err := o.replay(ctx, rest[1], errs, e); err != nil {
+		return err
+	}
+	r := e.report(rest[1], c.unused())
+	if o.json {
+		return asJSON(out, r)
+	}
+	return r.print(out, o.flows)
+}
+
+func diffCommand(ctx context.Context, args []string, out, errs io.Writer) error {
+	o, rest, err := parse("diff", args, 3, "two configurations and a capture")
+	if err != nil {
+		return err
+	}
+	old, _, err := o.engine(rest[0])
+	if err != nil {
+		return err
+	}
+	next, _, err := o.engine(rest[1])
+	if err != nil {
+		return err
+	}
+	if err := o.replay(ctx, rest[2], errs, old, next); err != nil {
+		return err
+	}
+	c := compare(old, next)
+	if o.json {
+		err = asJSON(out, c)
+	} else {
+		err = c.print(out)
+	}
+	if err == nil && c.Moved > 0 {
+		err = &cli.Status{Code: 3}
+	}
+	return err
+}
