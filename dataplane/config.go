@@ -60,6 +60,11 @@ type Config struct {
 	// Peers are the other balancers of a cluster. They are told of sessions, and asked for the node of a
 	// connection that has begun elsewhere. Default: there are none.
 	Peers Peers
+	// Proxies are the addresses of proxies that rules send connections to, by a Service whose nodes they are. What comes from them to a
+	// virtual address meets internal rules only (policy.Rule.Internal), and no other traffic does: so a connection can pass a proxy, and
+	// then be balanced. To the service behind, the client is the proxy. Default: none.
+	Proxies []netip.Addr
+
 	// MaxHeld bounds the connections with delayed binding that have a client and no node yet. One takes some 500 bytes, and as many as
 	// Delay.Limits.Budget when it has sent something. Default 16,384.
 	MaxHeld int
@@ -188,6 +193,15 @@ func (cfg *Config) withDefaults() (Config, error) {
 			*n.value = n.fallback
 		case *n.value < 0 || *n.value > mostEntries:
 			errs = append(errs, invalid("Config."+n.name, *n.value, fmt.Sprintf("1 to %d, or 0 for %d", mostEntries, n.fallback)))
+		}
+	}
+	c.Proxies = nil
+	if cfg != nil {
+		for i, a := range cfg.Proxies {
+			if !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+				errs = append(errs, invalid(fmt.Sprintf("Config.Proxies[%d]", i), a, "an address of a host"))
+			}
+			c.Proxies = append(c.Proxies, a.Unmap())
 		}
 	}
 	if n := len(c.CookieSecret); n != 0 && n != 16 {

@@ -125,6 +125,9 @@ func (d *Delay) resolveRules(s *Service, bad func(field string, value any, want 
 	if d.Rules == nil {
 		return errs
 	}
+	if m := d.Rules.Config().Mode; m != l7.First {
+		bad(".Rules: Mode", m, "first: a Plane follows a connection no further than to its node")
+	}
 	check := func(where string, a l7.Action) {
 		if _, ok := d.Farms[a.Farm]; a.Do == l7.Farm && !ok {
 			bad(where, fmt.Sprintf("farm %q", a.Farm), "a farm of Farms")

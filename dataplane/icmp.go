@@ -92,7 +92,7 @@ func (w *Worker) balanced(key clienttable.Flow) bool {
 // packet: so every balancer of a cluster sends an error to the node that knows the connection, whichever of them
 // it reaches. The record is not in the table.
 func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
-	p := policy.Packet{Src: key.Src(), Dst: key.Dst(), Protocol: key.Protocol()}
+	p := policy.Packet{Src: key.Src(), Dst: key.Dst(), Protocol: key.Protocol(), FromProxy: w.p.proxies[key.Src().Addr()]}
 	if ping {
 		p.Src, p.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
 	}

@@ -38,6 +38,11 @@ func (w *Worker) miss(pk *packet) {
 	if v.IsPing() {
 		p.Src, p.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
 	}
+	if w.p.proxies[p.Src.Addr()] && w.snap.table.OwnsVIP(p.Dst.Addr()) {
+		p.FromProxy = true
+		w.toVIP(pk, &p, nil)
+		return
+	}
 	prefix, ok := w.snap.table.VIP(p.Dst.Addr())
 	if !ok {
 		w.foreign(pk, &p)

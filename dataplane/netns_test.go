@@ -45,6 +45,7 @@ type world struct {
 	plane            *dataplane.Plane
 	nodes            map[bool][]steering.Node
 	pools            map[bool]*steering.Pool
+	ids              *steering.IDs
 }
 
 func wvip(v6 bool) netip.Addr {
@@ -108,6 +109,7 @@ func newWorld(t *testing.T, h how) *world {
 	}
 
 	ids := &steering.IDs{}
+	w.ids = ids
 	var rules []policy.Rule[*dataplane.Service]
 	for _, v6 := range []bool{false, true} {
 		for i := range w.servers {

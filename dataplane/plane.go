@@ -49,6 +49,8 @@ type Plane struct {
 	pending pending
 	asks    asks
 
+	proxies map[netip.Addr]bool
+
 	holds    *holds
 	secret   []byte // of SYN cookies
 	synMu    sync.Mutex
@@ -68,6 +70,10 @@ func New(cfg *Config) (*Plane, error) {
 	}
 	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments(), holds: newHolds(c.MaxHeld), secret: c.cookieSecret()}
 	p.pending.wake = make(chan struct{}, 1)
+	p.proxies = make(map[netip.Addr]bool, len(c.Proxies))
+	for _, a := range c.Proxies {
+		p.proxies[a] = true
+	}
 	p.snap.Store(&snapshot{})
 	// A tenth of the records may be in limbo at a time.
 	p.slab = newSlab(c.MaxSessions + c.MaxSessions/8 + 64)

@@ -290,7 +290,7 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 	}
 	if next.table != nil {
 		for r := range next.table.All() {
-			if f := r.Value.Forward; r.Disabled || r.Internal || f != NAT && f != FullNAT {
+			if f := r.Value.Forward; r.Disabled || f != NAT && f != FullNAT {
 				continue
 			}
 			for q := range r.Value.all {

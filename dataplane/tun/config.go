@@ -34,6 +34,11 @@ type Config struct {
 	// Default none.
 	Divert []string
 
+	// Proxies are addresses of this host at which proxies listen that policies send connections to: what they send
+	// comes to the device, so that answers can be translated back. It takes a routing rule for each, in the
+	// table of Divert. Default none.
+	Proxies []netip.Addr
+
 	// QueueLen is how many packets the kernel keeps for the reader; what does not fit is lost. Default 4096:
 	// with 1000 the bursts of 200 bulk connections at once lost a tenth of their packets.
 	QueueLen int
@@ -102,6 +107,11 @@ func (cfg *Config) complete(queues int) (Config, error) {
 	for i, name := range c.Divert {
 		if name == "" || len(name) > maxName {
 			fault("Divert[%d] %q: an interface name has 1 to %d bytes", i, name, maxName)
+		}
+	}
+	for i, a := range c.Proxies {
+		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+			fault("Proxies[%d] %v: must be an address of this host", i, a)
 		}
 	}
 	if queues < 1 || queues > maxQueues {

@@ -16,7 +16,8 @@ const (
 )
 
 // divert sends what comes in by the named interfaces, unless it is for this host, to l.
-func (l *link) divert(names []string) (err error) {
+// So does what this host sends from the addresses of its proxies.
+func (l *link) divert(names []string, proxies []netip.Addr) (err error) {
 	// The rules outlive the interface, so Close must find the namespace again.
 	if l.ns, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return &os.PathError{Op: "open", Path: "/proc/thread-self/ns/net", Err: err}
@@ -34,6 +35,13 @@ func (l *link) divert(names []string) (err error) {
 			continue // a kernel without IPv6
 		}
 		if err != nil {
+			return err
+		}
+	}
+	for _, a := range proxies {
+		r := rtnl.Rule{In: "lo", From: a.Unmap(), Table: table, Priority: divertPriority}
+		l.rules = append(l.rules, r)
+		if err := rtnl.AddRule(r); err != nil {
 			return err
 		}
 	}

@@ -191,8 +191,8 @@ func (l *link) configure(c *Config) (err error) {
 		}
 		l.routes = append(l.routes, p.Masked())
 	}
-	if len(c.Divert) == 0 {
+	if len(c.Divert)+len(c.Proxies) == 0 {
 		return nil
 	}
-	return l.divert(c.Divert)
+	return l.divert(c.Divert, c.Proxies)
 }

@@ -90,19 +90,26 @@ func NoFamily(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// Rule sends the packets that come in by an interface to a routing table of their own. It
-// is made for both address families, as far as the kernel has them.
+// Rule sends the packets that come in by an interface to a routing table of their own, or of these those from one address. It
+// is made for both address families, as far as the kernel has them, or for that of the address.
 type Rule struct {
-	In       string
+	In       string // "lo" for what this host sends
+	From     netip.Addr
 	Table    uint32
 	Priority uint32
 }
 
 func (r Rule) both(typ, flags uint16) error {
 	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
+		if r.From.IsValid() && r.From.Is6() != (fam == unix.AF_INET6) {
+			continue
+		}
 		// fib_rule_hdr: family(1) dst_len(1) src_len(1) tos(1) table(1) res(2) action(1) flags(4).
-		m := newMessage(typ, flags, fam, 0, 0, 0, unix.RT_TABLE_UNSPEC, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0)
+		m := newMessage(typ, flags, fam, 0, byte(r.From.BitLen()), 0, unix.RT_TABLE_UNSPEC, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0)
 		m.string(unix.FRA_IIFNAME, r.In).uint32(unix.FRA_TABLE, r.Table).uint32(unix.FRA_PRIORITY, r.Priority)
+		if r.From.IsValid() {
+			m.attr(unix.FRA_SRC, r.From.AsSlice())
+		}
 		if _, err := m.do(); err != nil {
 			if fam == unix.AF_INET6 && NoFamily(err) {
 				continue
