@@ -75,6 +75,10 @@ type Config struct {
 	// random one.
 	CookieSecret []byte
 
+	// Flows has the flows of sessions exported. Default: they are not. See [Plane.SetFlowExport] for how to change
+	// that.
+	Flows *FlowExport
+
 	// Seed of the hash of flows for consistent steering. Balancers that must agree share
 	// one.
 	Seed uint64
@@ -241,6 +245,13 @@ func (cfg *Config) withDefaults() (Config, error) {
 	}
 	if ether && c.NextHop == nil {
 		errs = append(errs, invalid("Config.NextHop", nil, "a function, since packets are Ethernet frames"))
+	}
+	if c.Flows != nil {
+		f, err := c.Flows.resolve()
+		if err != nil {
+			errs = append(errs, err)
+		}
+		c.Flows = f
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

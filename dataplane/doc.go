@@ -32,7 +32,7 @@
 // # Looking on
 //
 // [Plane.Sessions] has the sessions with what they moved. [Plane.Capture] writes chosen packets to a file, as they came and with what became of
-// each, and [Plane.Trace] explains those of chosen flows, both while the Plane forwards and without holding it up.
+// each, [Config.Flows] has chosen services' flows told to a collector, and [Plane.Trace] explains those of chosen flows, both while the Plane forwards and without holding it up.
 //
 // # Clusters
 //

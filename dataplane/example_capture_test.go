@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/dataplane/flowexport"
 )
 
 // Capture what is dropped, and explain one flow, while the Plane runs.
@@ -38,4 +40,27 @@ func ExamplePlane_Capture() {
 	}
 	fmt.Println(drops.Stats().Packets, "packets")
 	// Output: 0 packets
+}
+
+// Tell a collector about the flows of all services.
+func ExampleFlowExport() {
+	conn, err := net.Dial("udp", "127.0.0.1:4739")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	exporter, err := flowexport.New(&flowexport.Config{Collector: conn})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	plane, err := dataplane.New(&dataplane.Config{Flows: &dataplane.FlowExport{Exporter: exporter, All: true, Active: 5 * time.Minute}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer plane.Close()
+	fmt.Println(plane.FlowStats().Reported, "flows")
+	// Output: 0 flows
 }

@@ -56,6 +56,7 @@ type Plane struct {
 	synMu    sync.Mutex
 	syns     synWatch
 	watchers atomic.Pointer[watchers]
+	flows    flowExport
 }
 
 // binding is the value of an association: which service and node a client got.
@@ -96,6 +97,8 @@ func New(cfg *Config) (*Plane, error) {
 	}
 	p.own = p.newWorker(c.Link, "process")
 	p.setWorkers(c.Workers)
+	p.flows.conf.Store(c.Flows)
+	p.own = p.NewWorker(c.Link)
 	return p, nil
 }
 
@@ -115,6 +118,7 @@ func (p *Plane) Close() error {
 		return nil
 	}
 	p.quiesce()
+	p.flows.end(p, time.Now())
 	p.sessions.Clear()
 	p.free()
 	p.slab.forget()
@@ -152,6 +156,7 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	rec := &p.slab.recs[r.record()]
 	p.withdraw(k)
 	if r.dir() == toNode {
+		p.flowEnds(k, rec, why)
 		p.release(rec.nodeNo)
 	}
 	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.CompareAndSwap(0, 1) {

@@ -36,6 +36,7 @@ func (p *Plane) Run(ctx context.Context) error {
 		})
 	}
 	wg.Go(func() { p.maintain(ctx, first) })
+	wg.Go(func() { p.exportFlows(ctx) })
 	<-ctx.Done()
 	for _, d := range p.cfg.Devices {
 		d.Close()
@@ -86,6 +87,20 @@ func (p *Plane) maintain(ctx context.Context, q *queue) {
 			next = time.Millisecond
 		}
 		t.Reset(next)
+	}
+}
+
+// exportFlows reports flows, beside maintain, so that a slow collector or a look at millions of sessions holds nothing up.
+func (p *Plane) exportFlows(ctx context.Context) {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			p.StepFlows(now)
+		}
 	}
 }
 

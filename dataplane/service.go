@@ -48,6 +48,9 @@ type Service struct {
 	// has go on. Default 1.
 	MinNodes int
 
+	// ExportFlows has the flows of this service exported, as Config.Flows says.
+	ExportFlows bool
+
 	// MidStream is what happens to a TCP packet that starts no connection and for which none is
 	// known, because its server was lost, or for another reason. Default Reset.
 	MidStream MidStream

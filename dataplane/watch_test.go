@@ -25,7 +25,7 @@ func tsharkFields(t *testing.T, file []byte, fields ...string) [][]string {
 	require.NoError(t, os.WriteFile(name, file, 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	args := []string{"-r", name, "-T", "fields", "-E", "separator=|"}
+	args := []string{"-r", name, "-d", "udp.port==4739,cflow", "-d", "udp.port==2055,cflow", "-T", "fields", "-E", "separator=|"}
 	for _, f := range fields {
 		args = append(args, "-e", f)
 	}
