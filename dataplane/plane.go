@@ -98,7 +98,6 @@ func New(cfg *Config) (*Plane, error) {
 	p.own = p.newWorker(c.Link, "process")
 	p.setWorkers(c.Workers)
 	p.flows.conf.Store(c.Flows)
-	p.own = p.NewWorker(c.Link)
 	return p, nil
 }
 
