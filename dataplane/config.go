@@ -62,7 +62,8 @@ type Config struct {
 	Peers Peers
 	// Proxies are the addresses of proxies that rules send connections to, by a Service whose nodes they are. What comes from them to a
 	// virtual address meets internal rules only (policy.Rule.Internal), and no other traffic does: so a connection can pass a proxy, and
-	// then be balanced. To the service behind, the client is the proxy. Default: none.
+	// then be balanced. To the service behind, the client is the proxy; if that runs on
+	// this host, the service needs FullNAT, since answers to an address of the host would not pass the balancer. Default: none.
 	Proxies []netip.Addr
 
 	// MaxHeld bounds the connections with delayed binding that have a client and no node yet. One takes some 500 bytes, and as many as

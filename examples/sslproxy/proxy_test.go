@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	proxyproto "github.com/pires/go-proxyproto"
+	"github.com/stretchr/testify/require"
+)
+
+// authority makes certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func newAuthority(t testing.TB) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+func (a *authority) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.cert)
+	return p
+}
+
+// issue returns a certificate for a name, and writes it to NAME.crt and NAME.key of dir.
+func (a *authority) issue(t testing.TB, dir, name string, serial int64) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
+	require.NoError(t, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".crt"), certPEM, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".key"), keyPEM, 0o600))
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	require.NoError(t, err)
+	return pair
+}
+
+// rig is a proxy before a server, without a balancer between them.
+type rig struct {
+	*proxy
+	ca   *authority
+	dir  string
+	addr string
+	asks atomic.Int64 // requests that reached the server
+}
+
+func newRig(t *testing.T, change func(*config), h http.HandlerFunc) *rig {
+	r := &rig{ca: newAuthority(t), dir: t.TempDir()}
+	r.ca.issue(t, r.dir, "a.example", 10)
+	r.ca.issue(t, r.dir, "b.example", 20)
+	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.asks.Add(1)
+		h(w, req)
+	}))
+	cfg := config{certs: r.dir, compress: true, cacheBytes: 1 << 20, log: slog.New(slog.DiscardHandler), dial: new(net.Dialer).DialContext}
+	if change != nil {
+		change(&cfg)
+	}
+	if cfg.sendPROXY {
+		backend.Listener = &proxyproto.Listener{Listener: backend.Listener}
+	}
+	backend.Start()
+	t.Cleanup(backend.Close)
+	cfg.upstream = netip.MustParseAddrPort(backend.Listener.Addr().String())
+	require.NoError(t, cfg.validate())
+	p, err := newProxy(cfg)
+	require.NoError(t, err)
+	r.proxy = p
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r.addr = ln.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = p.serve(ctx, ln)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return r
+}
+
+// client is one that knows the authority, with a certificate or without.
+func (r *rig) client(t *testing.T, certs ...tls.Certificate) *http.Client {
+	tr := &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, r.addr)
+		},
+		TLSClientConfig:    &tls.Config{RootCAs: r.ca.pool(), Certificates: certs},
+		ForceAttemptHTTP2:  true,
+		DisableCompression: true,
+	}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 30 * time.Second}
+}
+
+// answer is a response whose body has been read.
+type answer struct {
+	Header     http.Header
+	ProtoMajor int
+	TLS        *tls.ConnectionState
+}
+
+func get(t *testing.T, c *http.Client, url string, header ...string) (answer, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	require.NoError(t, err)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := c.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return answer{res.Header, res.ProtoMajor, res.TLS}, string(b)
+}
+
+func TestCertificatesByNameAndReload(t *testing.T) {
+	r := newRig(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	serial := func(name string) int64 {
+		res, body := get(t, r.client(t), "https://"+name+"/")
+		require.Equal(t, "hello", body)
+		require.Equal(t, 2, res.ProtoMajor)
+		return res.TLS.PeerCertificates[0].SerialNumber.Int64()
+	}
+	require.EqualValues(t, 10, serial("a.example"))
+	require.EqualValues(t, 20, serial("b.example"))
+	r.ca.issue(t, r.dir, "b.example", 21)
+	require.EqualValues(t, 20, serial("b.example"), "not yet")
+	require.NoError(t, r.certs.reload())
+	require.EqualValues(t, 21, serial("b.example"))
+	// A broken file changes nothing.
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "b.example.key"), []byte("no key"), 0o600))
+	require.Error(t, r.certs.reload())
+	require.EqualValues(t, 21, serial("b.example"))
+}
+
+func TestClientCertificates(t *testing.T) {
+	ca := newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(file, ca.pem, 0o600))
+	show := func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s|%d|%s", r.Header.Get(headerSubject), len(r.Header.Get(headerFingerprint)), r.Header.Get("X-Forwarded-For"))
+	}
+	r := newRig(t, func(c *config) { c.clientCA = file }, show)
+	_, body := get(t, r.client(t, ca.issue(t, t.TempDir(), "alice", 5)), "https://a.example/", headerSubject, "CN=root")
+	require.Equal(t, "CN=alice|64|127.0.0.1", body)
+	_, body = get(t, r.client(t), "https://a.example/", headerSubject, "CN=root", "X-Forwarded-For", "192.0.2.1")
+	require.Equal(t, "|0|127.0.0.1", body, "what clients say of themselves is not passed on")
+	_, err := r.client(t, newAuthority(t).issue(t, t.TempDir(), "mallory", 5)).Get("https://a.example/")
+	require.Error(t, err)
+
+	r = newRig(t, func(c *config) { c.clientCA, c.requireClient = file, true }, show)
+	_, err = r.client(t).Get("https://a.example/")
+	require.Error(t, err)
+}
+
+func TestCompression(t *testing.T) {
+	text := strings.Repeat("what is said often is said shortly. ", 1000)
+	r := newRig(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		fmt.Fprint(w, text)
+	})
+	c := r.client(t)
+	res, body := get(t, c, "https://a.example/", "Accept-Encoding", "gzip")
+	require.Equal(t, "gzip", res.Header.Get("Content-Encoding"))
+	require.Less(t, len(body), len(text)/10)
+	z, err := gzip.NewReader(strings.NewReader(body))
+	require.NoError(t, err)
+	got, err := io.ReadAll(z)
+	require.NoError(t, err)
+	require.Equal(t, text, string(got))
+
+	res, body = get(t, c, "https://a.example/", "Accept-Encoding", "gzip, zstd")
+	require.Equal(t, "zstd", res.Header.Get("Content-Encoding"))
+	d, err := zstd.NewReader(strings.NewReader(body))
+	require.NoError(t, err)
+	defer d.Close()
+	got, err = io.ReadAll(d)
+	require.NoError(t, err)
+	require.Equal(t, text, string(got))
+
+	res, body = get(t, c, "https://a.example/")
+	require.Empty(t, res.Header.Get("Content-Encoding"))
+	require.Equal(t, text, body)
+}
+
+func TestCache(t *testing.T) {
+	ca := newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(file, ca.pem, 0o600))
+	r := newRig(t, func(c *config) { c.clientCA = file }, func(w http.ResponseWriter, req *http.Request) {
+		switch req.URL.Path {
+		case "/kept":
+			w.Header().Set("Cache-Control", "public, max-age=60")
+		case "/vary":
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Vary", "X-Kind")
+		case "/private":
+			w.Header().Set("Cache-Control", "private, max-age=60")
+		case "/cookie":
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Set-Cookie", "a=b")
+		case "/none":
+			w.Header().Set("Cache-Control", "no-store")
+		case "/large":
+			w.Header().Set("Cache-Control", "max-age=60")
+			_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
+		}
+		fmt.Fprintf(w, "%s %s", req.Host, req.Header.Get("X-Kind"))
+	})
+	c := r.client(t)
+	asked := func(path string, header ...string) int64 {
+		before := r.asks.Load()
+		get(t, c, "https://a.example"+path, header...)
+		return r.asks.Load() - before
+	}
+	require.EqualValues(t, 1, asked("/kept"))
+	require.EqualValues(t, 0, asked("/kept"))
+	res, body := get(t, c, "https://a.example/kept")
+	require.NotEmpty(t, res.Header.Get("Age"))
+	require.Equal(t, "a.example ", body)
+	_, body = get(t, c, "https://b.example/kept")
+	require.Equal(t, "b.example ", body, "another site")
+	require.EqualValues(t, 1, asked("/kept", "Cache-Control", "no-cache"))
+	require.EqualValues(t, 1, asked("/vary", "X-Kind", "1"))
+	require.EqualValues(t, 1, asked("/vary", "X-Kind", "2"))
+	require.EqualValues(t, 0, asked("/vary", "X-Kind", "2"))
+	require.EqualValues(t, 0, asked("/vary", "X-Kind", "1"))
+	for _, path := range []string{"/private", "/cookie", "/none", "/large", "/"} {
+		require.EqualValues(t, 1, asked(path), path)
+		require.EqualValues(t, 1, asked(path), path)
+	}
+	res2, err := c.Post("https://a.example/kept", "text/plain", strings.NewReader("changed"))
+	require.NoError(t, err)
+	res2.Body.Close()
+	require.EqualValues(t, 1, asked("/kept"), "what was changed is asked for anew")
+	c = r.client(t, ca.issue(t, t.TempDir(), "alice", 5))
+	require.EqualValues(t, 1, asked("/kept"), "who is known may get something else")
+	require.LessOrEqual(t, r.cache.bytes, 1<<20)
+}
+
+func TestPROXYProtocol(t *testing.T) {
+	r := newRig(t, func(c *config) { c.sendPROXY = true }, func(w http.ResponseWriter, req *http.Request) { fmt.Fprint(w, req.RemoteAddr) })
+	tr := r.client(t).Transport.(*http.Transport)
+	var local string
+	dial := tr.DialContext
+	tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			local = conn.LocalAddr().String()
+		}
+		return conn, err
+	}
+	_, body := get(t, &http.Client{Transport: tr, Timeout: 30 * time.Second}, "https://a.example/")
+	require.Equal(t, local, body, "the server sees the client's address")
+}
+
+func TestCommand(t *testing.T) {
+	var b strings.Builder
+	require.Equal(t, 2, command(context.Background(), []string{"-to", "nowhere"}, &b))
+	require.Contains(t, b.String(), `-to "nowhere"`)
+	require.Contains(t, b.String(), "-certs: missing")
+	require.Equal(t, 2, command(context.Background(), []string{"-no-such-flag"}, &b))
+	require.Equal(t, 0, command(context.Background(), []string{"-h"}, &b))
+
+	dir := t.TempDir()
+	newAuthority(t).issue(t, dir, "a.example", 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	pr, pw := io.Pipe()
+	status := make(chan int, 1)
+	go func() {
+		status <- command(ctx, []string{"-listen", "127.0.0.1:0", "-to", "127.0.0.1:1", "-certs", dir}, pw)
+		pw.Close()
+	}()
+	line, err := bufio.NewReader(pr).ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, "listening")
+	go func() { _, _ = io.Copy(io.Discard, pr) }()
+	cancel()
+	require.Equal(t, 0, <-status)
+}
