@@ -77,7 +77,6 @@ var exampleFile string
 
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	hurry := make(chan os.Signal, 1)
@@ -86,7 +85,9 @@ func main() {
 		cancel()
 		hurry <- <-signals
 	}()
-	os.Exit(command(ctx, hurry, os.Args[1:], os.Stdout, os.Stderr))
+	status := command(ctx, hurry, os.Args[1:], os.Stdout, os.Stderr)
+	cancel()
+	os.Exit(status)
 }
 
 // command runs the program: status 0 is success, 1 a failure, 2 wrong usage.
