@@ -11,6 +11,8 @@
 // every checksum of those they get, and exchange them over an in-memory device. Programs that use
 // [Host] run on both unchanged.
 //
+// [Star] is another network, of hosts that reach each other through a router, for programs that are about sockets.
+//
 // It is glue for the examples and no part of the library; alone among them it borrows the
 // namespaces of this repository's tests (internal/netns).
 package lab
