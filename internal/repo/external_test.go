@@ -57,7 +57,7 @@ func TestExternalModule(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command("go", slices.Insert(args, 1, "-mod=mod", "-modfile="+mod)...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		cmd.Env = append(os.Environ(), "GOFLAGS=")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
