@@ -217,7 +217,7 @@ func (s *setup) virtualServer(t *stanza, groups map[string]*stanza) {
 				continue
 			}
 			f.nodes = append(f.nodes, n)
-			checks = append(checks, s.realServer(x, n, proto, vips[0].Port()))
+			checks = append(checks, s.realServer(x, n, vips[0].Port()))
 		default:
 			s.note(x.line, "%s is not taken over", strings.Join(x.words, " "))
 		}
@@ -297,7 +297,7 @@ func (s *setup) server(t *stanza, f *farm, i int) *node {
 	return &node{name: fmt.Sprintf("s%d", i+1), addr: netip.AddrPortFrom(a, uint16(p)), weight: -1}
 }
 
-func (s *setup) realServer(t *stanza, n *node, proto string, port uint16) *check {
+func (s *setup) realServer(t *stanza, n *node, port uint16) *check {
 	var c *check
 	for _, x := range t.body {
 		switch x.word(0) {
@@ -315,7 +315,6 @@ func (s *setup) realServer(t *stanza, n *node, proto string, port uint16) *check
 			s.note(x.line, "%s is not taken over", strings.Join(x.words, " "))
 		}
 	}
-	_ = proto
 	if c != nil && c.port == port && n.addr.Port() == port {
 		c.port = 0
 	}
