@@ -317,7 +317,7 @@ func (w *world) nginx(t testing.TB, i int, v6 bool, port uint16) {
 	path := testenv.NeedServers(t, "nginx")[0]
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "nginx.conf")
-	text := fmt.Sprintf(`daemon off; worker_processes 1; pid %[1]s/pid; error_log stderr crit;
+	text := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/pid; error_log stderr crit;
 events { worker_connections 256; }
 http { access_log off; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
  server { listen %[2]s; location / { return 200 "server %[3]d $request_uri\n"; } } }
