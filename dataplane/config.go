@@ -76,6 +76,9 @@ type Config struct {
 	// random one.
 	CookieSecret []byte
 
+	// Intercept redirects flows that are for no virtual address. Default: they are passed on, or dropped.
+	Intercept *Intercept
+
 	// Flows has the flows of sessions exported. Default: they are not. See [Plane.SetFlowExport] for how to change
 	// that.
 	Flows *FlowExport
@@ -246,6 +249,13 @@ func (cfg *Config) withDefaults() (Config, error) {
 	}
 	if ether && c.NextHop == nil {
 		errs = append(errs, invalid("Config.NextHop", nil, "a function, since packets are Ethernet frames"))
+	}
+	if c.Intercept != nil {
+		x, err := c.Intercept.resolve(&c)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		c.Intercept = x
 	}
 	if c.Flows != nil {
 		f, err := c.Flows.resolve()

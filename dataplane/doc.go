@@ -29,6 +29,13 @@
 // these packets are sent all the same, in fragments of the outer packet. Later fragments follow the first one,
 // and wait for it. ICMP errors about packets of a session reach who sent them, with the quoted packet translated.
 //
+// # In the path
+//
+// With [Intercept], flows that are for no virtual address are redirected by the rules of steering/intercept: a SYN meets the in-path and
+// load-balance rules, everything else that is unknown, and what those let pass, the network services table. Both directions of a redirected flow
+// go to its node in a tunnel, untouched. What a node sends to the balancer in a tunnel goes on without a decision: by the channel
+// whose key it has (steering/path), else as it is routed.
+//
 // # Looking on
 //
 // [Plane.Sessions] has the sessions with what they moved. [Plane.Capture] writes chosen packets to a file, as they came and with what became of

@@ -248,7 +248,7 @@ func (w *Worker) release(waiting [][]byte, session clienttable.Flow, pass bool) 
 // laterFragment handles a fragment without ports.
 func (w *Worker) laterFragment(pk *packet) {
 	src, dst := addrOf(pk.v.Src(pk.ip)), addrOf(pk.v.Dst(pk.ip))
-	if !w.snap.table.OwnsVIP(dst) && len(w.snap.ends[src]) == 0 {
+	if !w.snap.table.OwnsVIP(dst) && len(w.snap.ends[src]) == 0 && w.snap.inline == nil {
 		if w.p.cfg.Foreign == Drop {
 			w.drop(pk, ForeignPacket)
 			return
@@ -289,7 +289,7 @@ func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
 	w.service(rec)
 	pk.session, pk.known = r, true
 	w.count(r, rec, len(pk.ip))
-	if rec.flags&oneWay != 0 {
+	if rec.flags&asIs != 0 {
 		w.deliver(pk, rec)
 	} else if w.translate(pk, rec, r.dir()) {
 		w.forward(pk)

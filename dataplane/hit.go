@@ -20,7 +20,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 	if w.tr != nil {
 		w.tr.session(w, rec, dir)
 	}
-	if pk.v.Mark&unfit != 0 && w.untranslatable(pk, rec.flags&oneWay != 0) {
+	if pk.v.Mark&unfit != 0 && w.untranslatable(pk, rec.flags&asIs != 0) {
 		return
 	}
 	var tr *splice.Translation
@@ -59,7 +59,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 	if pk.v.TCPFlags&wire.SYN != 0 {
 		w.clamp(pk, rec)
 	}
-	if rec.flags&oneWay != 0 {
+	if rec.flags&asIs != 0 {
 		if !w.deliver(pk, rec) {
 			w.stats.drops[FragmentLost] += uint64(len(waiting))
 			return
@@ -69,7 +69,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 		return
 	}
 	w.count(r, rec, n)
-	if rec.flags&oneWay == 0 {
+	if rec.flags&asIs == 0 {
 		w.forward(pk)
 	}
 	if len(waiting) > 0 {

@@ -57,7 +57,7 @@ func (w *Worker) icmpError(pk *packet) {
 	}
 	w.stats.errors++
 	w.service(rec)
-	if rec.flags&oneWay != 0 {
+	if rec.flags&asIs != 0 {
 		w.deliver(pk, rec)
 		return
 	}

@@ -67,11 +67,14 @@ func (w *Worker) foreign(pk *packet, p *policy.Packet) {
 		w.drop(pk, NodeAlone)
 		return
 	}
+	if w.intercept(pk, p) {
+		return
+	}
 	if w.p.cfg.Foreign == Drop {
 		w.drop(pk, ForeignPacket)
 		return
 	}
-	if v.Mark&wire.Fragment != 0 && len(w.snap.ends[p.Src.Addr()]) > 0 {
+	if v.Mark&wire.Fragment != 0 && (len(w.snap.ends[p.Src.Addr()]) > 0 || w.snap.inline != nil) {
 		waiting, ok := w.firstFragment(pk, true)
 		if ok {
 			w.pass(pk)
@@ -379,7 +382,7 @@ func (w *Worker) begin(pk *packet, p *policy.Packet, svc *service, n *node) {
 }
 
 func (w *Worker) unchoose(n *node) {
-	if !w.dry {
+	if !w.dry && n.pool.Pool != nil { // what is intercepted is given back with its decision
 		n.pool.Release(n.id)
 	}
 }

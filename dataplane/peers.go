@@ -89,7 +89,7 @@ func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node)
 		there.local = addrPort(&rec.local)
 	}
 	p.cfg.Peers.Announce(k.Protocol(), k.Src(), k.Dst(), n.name, there.String())
-	if rec.flags&oneWay != 0 {
+	if rec.flags&asIs != 0 {
 		return
 	}
 	back := note{service: svc.conf.Name, vip: addrPort(&rec.vip)}
@@ -131,13 +131,13 @@ func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string) 
 	if isPing(k.Protocol()) {
 		return fmt.Errorf("flows of protocol %d are not taken over", k.Protocol())
 	}
-	direct := f.svc.conf.Forward.direct()
+	direct := f.svc.conf.Forward.direct() && !f.svc.inline
 	for _, a := range []netip.AddrPort{client, vip, n.local} {
 		if a.IsValid() && a.Addr().Is4() != client.Addr().Is4() {
 			return fmt.Errorf("addresses %v and %v of two families", client, a)
 		}
 	}
-	if !direct && end.Addr().Is4() != client.Addr().Is4() || end.Addr() != f.node.addr.Addr() {
+	if !direct && !f.svc.inline && end.Addr().Is4() != client.Addr().Is4() || end.Addr() != f.node.addr.Addr() {
 		return fmt.Errorf("node %q has not the address %v here", nodeName, end)
 	}
 	v := savedSession{vip: endOf(vip), node: endOf(end), service: f.svc.no, nodeNo: f.node.no}
@@ -159,6 +159,9 @@ func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string) 
 	}
 	if direct {
 		v.flags |= oneWay
+	}
+	if f.svc.inline {
+		v.flags |= isInline
 	}
 	if !p.restore(now, clienttable.MakeFlow(k.Protocol(), client, vip), &v, f, clienttable.Info{Life: life, Left: life.TTL}) {
 		return fmt.Errorf("no room for it, or it is there already")

@@ -247,7 +247,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 	for k, v := range sessions.AllAt(now) {
 		f, ok := find(v.service, v.nodeNo)
 		_, info, alive := sessions.Info(now, k)
-		if !ok || !alive || !f.node.keep || f.svc.conf.Forward.direct() != (v.flags&oneWay != 0) || addrPort(&v.node).Addr() != f.node.addr.Addr() {
+		if !ok || !alive || !f.node.keep || f.svc.conf.Forward.direct() != (v.flags&asIs != 0) || f.svc.inline != (v.flags&isInline != 0) || addrPort(&v.node).Addr() != f.node.addr.Addr() {
 			res.Unknown++
 			continue
 		}
@@ -285,7 +285,14 @@ type place struct {
 // find returns the service in force and the node of these names.
 func (s *snapshot) find(service string, of [2]string) (*place, bool) {
 	for _, svc := range s.services {
-		if svc.conf.Name != service || !svc.live || svc.pool.Pool == nil {
+		if svc.conf.Name != service || !svc.live || svc.pool.Pool == nil && !svc.inline {
+			continue
+		}
+		if svc.inline {
+			id, ok := svc.pool.inter.conf.Engine.ID(of[1])
+			if n := s.byID[id]; ok && n != nil && !n.gone {
+				return &place{svc, n}, true
+			}
 			continue
 		}
 		for q := range svc.conf.all {
@@ -306,7 +313,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	}
 	rec := &p.slab.recs[at]
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
-	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay|isDelayed), f.node.no, f.svc.no, f.svc.way, v.tcp
+	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay|isDelayed|isInline), f.node.no, f.svc.no, f.svc.way, v.tcp
 	rec.aged.Store(0)
 	rec.setCounts(p.tick(now.Add(-v.age)), v.counts)
 	if rec.flags&isDelayed != 0 {
@@ -315,7 +322,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))
 	rec.entries.Store(0)
-	if !f.node.pool.Adopt(f.node.id) {
+	if !f.node.pool.adopt(f.node.id) {
 		p.slab.giveBack(at)
 		return false
 	}
@@ -326,13 +333,13 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		long := clienttable.Life{TTL: info.Life.TTL + info.Life.TTL/touchShare, Fixed: info.Life.Fixed, Class: info.Life.Class}
 		if _, taken, err := p.sessions.LoadOrStoreLife(start, back, ref{at<<1 | toClient, uint32(f.node.id)}, long); taken || err != nil {
 			p.slab.giveBack(at)
-			f.node.pool.Release(f.node.id)
+			f.node.pool.giveBack(k, f.node.id)
 			return false
 		}
 	}
 	rec.entries.Add(1)
 	if _, taken, err := p.sessions.LoadOrStoreLife(start, k, ref{at<<1 | toNode, uint32(f.node.id)}, info.Life); taken || err != nil {
-		f.node.pool.Release(f.node.id)
+		f.node.pool.giveBack(k, f.node.id)
 		if rec.flags&oneWay == 0 {
 			p.sessions.Delete(back)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/steering"
+	"github.com/lbprim/lbprim/steering/intercept"
 )
 
 // Plane forwards packets. Use [New]; it must not be copied. Its methods are safe for
@@ -57,6 +58,7 @@ type Plane struct {
 	syns     synWatch
 	watchers atomic.Pointer[watchers]
 	flows    flowExport
+	inter    *interception
 }
 
 // binding is the value of an association: which service and node a client got.
@@ -85,6 +87,10 @@ func New(cfg *Config) (*Plane, error) {
 		p.assocs, err = clienttable.New(&clienttable.Config[clienttable.Association, binding]{
 			MaxEntries: c.MaxAssociations, Full: clienttable.EvictOldest, Owner: func(b binding) uint32 { return b.node },
 		})
+	}
+	if c.Intercept != nil {
+		p.inter = &interception{conf: c.Intercept, peers: make(map[clienttable.Flow]intercept.Decision)}
+		p.inter.pool = &pool{inter: p.inter}
 	}
 	if err == nil {
 		p.mu.Lock()
@@ -156,7 +162,7 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	p.withdraw(k)
 	if r.dir() == toNode {
 		p.flowEnds(k, rec, why)
-		p.release(rec.nodeNo)
+		p.release(k, rec.nodeNo)
 	}
 	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.CompareAndSwap(0, 1) {
 		p.closeAged(r, rec)
@@ -174,9 +180,9 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	}
 }
 
-func (p *Plane) release(no uint32) {
+func (p *Plane) release(k clienttable.Flow, no uint32) {
 	if n := p.snap.Load().nodes[no]; !n.gone {
-		n.pool.Release(n.id)
+		n.pool.giveBack(k, n.id)
 	}
 }
 
@@ -197,6 +203,12 @@ func (p *Plane) SetUp(name string, up bool) (pools int) {
 	for _, q := range p.pools {
 		if id, ok := q.ID(name); ok {
 			q.SetUp(id, up)
+			pools++
+		}
+	}
+	if p.inter != nil {
+		if id, ok := p.inter.conf.Engine.ID(name); ok {
+			p.inter.conf.Engine.SetUp(id, up)
 			pools++
 		}
 	}
@@ -293,6 +305,10 @@ func (p *Plane) stale() bool {
 		if usable != q.usable.Load() {
 			return true
 		}
+	}
+	more, stale := p.staleIntercept(s)
+	if known += more; stale {
+		return true
 	}
 	for _, n := range s.nodes {
 		if !n.gone {

@@ -2,9 +2,31 @@ package dataplane
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/steering"
 )
+
+// giveBack says that a session of k on a node has ended.
+func (q *pool) giveBack(k clienttable.Flow, id steering.NodeID) {
+	if q.inter != nil {
+		q.inter.end(k, id)
+		return
+	}
+	q.Release(id)
+}
+
+// adopt counts a session that a node has already.
+func (q *pool) adopt(id steering.NodeID) bool {
+	if q.inter != nil {
+		_, err := q.inter.conf.Engine.Restore(id, netip.Addr{})
+		return err == nil
+	}
+	return q.Adopt(id)
+}
 
 // stepPools moves the pools' recovery times and slow starts on, and tells them what their nodes have
 // moved. Workers may want p.mu while they count, so that it must not be held.
@@ -22,7 +44,7 @@ func (p *Plane) stepPools(now time.Time) {
 		if i == len(p.told) {
 			p.told = append(p.told, 0)
 		}
-		if d := octets[i] - p.told[i]; octets[i] > p.told[i] {
+		if d := octets[i] - p.told[i]; octets[i] > p.told[i] && n.pool.Pool != nil {
 			p.told[i] = octets[i]
 			n.pool.AddOctets(n.id, d) // which knows whether it still has that node
 		}

@@ -32,28 +32,31 @@ const (
 	FragmentOverlap // fragments that overlap
 	FragmentsFull   // too many fragments wait
 
-	NoPolicy      // for a virtual address, but no policy matches
-	NoNode        // no node of the service may take a new session
-	TooFewNodes   // fewer nodes of the service are usable than it needs to answer
-	Overload      // every node of the service is at its limit
-	TableFull     // the session table is full of established sessions
-	NoPort        // no port is left to tell two sessions apart
-	NoSession     // belongs to no session, and must not start one
-	NodeAlone     // from a node's service address and port, but of no session
-	ForeignPacket // for no virtual address, of no session, and foreign packets are dropped
-	NoQuote       // ICMP error whose quoted packet cannot be read
-	BadQuote      // ICMP error whose quoted header has a wrong checksum
-	Unanswered    // ICMP message for a virtual address that is neither forwarded nor answered
-	Draining      // new session while the plane takes no new ones
-	NoRoute       // next hop unknown
-	TTLExpired    // time to live used up
-	TooBig        // larger than the next link takes, and not to be fragmented
-	Refused       // by the action of the service
-	NotIP         // neither IPv4 nor IPv6, on a device without a host behind it
-	WriteFailed   // the device did not take it
-	Unproven      // continues a handshake with the balancer that is not complete: its client sends it again
-	HoldsFull     // as many connections as may wait for the end of delayed binding
-	TooSlow       // the client took too long to send what its node is chosen by
+	NoPolicy       // for a virtual address, but no policy matches
+	NoNode         // no node of the service may take a new session
+	TooFewNodes    // fewer nodes of the service are usable than it needs to answer
+	Overload       // every node of the service is at its limit
+	TableFull      // the session table is full of established sessions
+	NoPort         // no port is left to tell two sessions apart
+	NoSession      // belongs to no session, and must not start one
+	NodeAlone      // from a node's service address and port, but of no session
+	ForeignPacket  // for no virtual address, of no session, and foreign packets are dropped
+	NoQuote        // ICMP error whose quoted packet cannot be read
+	BadQuote       // ICMP error whose quoted header has a wrong checksum
+	Unanswered     // ICMP message for a virtual address that is neither forwarded nor answered
+	Draining       // new session while the plane takes no new ones
+	NoRoute        // next hop unknown
+	TTLExpired     // time to live used up
+	TooBig         // larger than the next link takes, and not to be fragmented
+	Refused        // by the action of the service
+	NotIP          // neither IPv4 nor IPv6, on a device without a host behind it
+	WriteFailed    // the device did not take it
+	Unproven       // continues a handshake with the balancer that is not complete: its client sends it again
+	HoldsFull      // as many connections as may wait for the end of delayed binding
+	TooSlow        // the client took too long to send what its node is chosen by
+	Discarded      // by an in-path rule
+	ForeignTunnel  // in a tunnel to the balancer, from who is no node
+	UnknownChannel // from a node, with a key that no channel of this balancer has
 	numReasons
 )
 
@@ -62,7 +65,8 @@ var reasonNames = enum.Of[Reason]("dataplane: reason", "not-dropped",
 	"bad-checksum", "bad-source", "zero-checksum", "source-routed", "authentic", "odd-offload",
 	"fragment-lost", "fragment-overlap", "fragments-full",
 	"no-policy", "no-node", "too-few-nodes", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
-	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed", "unproven", "holds-full", "too-slow")
+	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed", "unproven", "holds-full", "too-slow",
+	"discarded", "foreign-tunnel", "unknown-channel")
 
 // String returns the name of r.
 func (r Reason) String() string { return reasonNames.String(r) }

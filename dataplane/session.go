@@ -63,7 +63,11 @@ const (
 	hasLocal  // the source is translated, too
 	oneWay    // the node answers past the balancer: there is one entry, and nothing is translated
 	isDelayed // it has a seam
+	isInline  // both directions go to the node as they are, which is not their destination
 )
+
+// asIs are the flags of sessions whose packets are not translated.
+const asIs = oneWay | isInline
 
 // ends returns what the packets of a direction get; nil stays.
 func (r *record) ends(dir uint32) (src, dst *wire.End) {
@@ -85,6 +89,9 @@ func (r *record) ends(dir uint32) (src, dst *wire.End) {
 func (r *record) other(proto uint8, dir uint32) clienttable.Flow {
 	if dir == toClient {
 		return clienttable.MakeFlow6(proto, r.client.Addr, r.vip.Addr, r.client.Port, r.vip.Port)
+	}
+	if r.flags&isInline != 0 {
+		return clienttable.MakeFlow6(proto, r.vip.Addr, r.client.Addr, r.vip.Port, r.client.Port)
 	}
 	to := &r.client
 	if r.flags&hasLocal != 0 {

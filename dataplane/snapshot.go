@@ -11,11 +11,13 @@ import (
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/policy"
 	"github.com/lbprim/lbprim/steering"
+	"github.com/lbprim/lbprim/steering/path"
 )
 
 // service is a Service in force. Its number never changes and is never given to another
 // name; so sessions name their service by it.
 type service struct {
+	inline  bool // of redirected flows, see Intercept
 	live    bool // the table in force has it
 	no      uint32
 	conf    Service
@@ -38,10 +40,11 @@ type vip struct {
 
 // pool is a steering.Pool with what was last seen of it.
 type pool struct {
-	*steering.Pool
-	no     uint32
-	usable atomic.Int32
-	idle   bool // no service in force uses it
+	*steering.Pool // nil of inter
+	inter          *interception
+	no             uint32
+	usable         atomic.Int32
+	idle           bool // no service in force uses it
 }
 
 // node is a service node. Like a service it has a number for good.
@@ -68,6 +71,10 @@ type snapshot struct {
 	// belong to sessions.
 	ends     map[netip.Addr][]answer
 	draining bool
+	// With Intercept: its service, the nodes by address, and the channels by key.
+	inline   *service
+	senders  map[netip.Addr]*node
+	channels map[uint32]path.Channel
 }
 
 // answer is a set of packets that a node sends only within sessions.
@@ -163,6 +170,21 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		}
 		svc.touch = touchTicks(svc.timers.Life(0, 0).TTL)
 		next.services[n], next.byConf[s] = svc, svc
+	}
+	if p.inter != nil {
+		name := p.inter.conf.Name
+		if names[name] != nil {
+			return invalid(fmt.Sprintf("Service %q.Name", name), name, "another name than that of Config.Intercept")
+		}
+		n, ok := numbers[name]
+		if !ok {
+			n = uint32(len(next.services))
+			numbers[name] = n
+			next.services = append(next.services, nil)
+		}
+		if err := p.interceptService(next, n); err != nil {
+			return err
+		}
 	}
 	if t != nil {
 		for r := range t.All() {
@@ -283,6 +305,11 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 			if st.State == steering.Available || st.State == steering.AtLimit {
 				usable[q]++
 			}
+		}
+	}
+	if p.inter != nil {
+		if err := p.interceptNodes(next); err != nil {
+			return err
 		}
 	}
 	for _, q := range pools {

@@ -54,6 +54,8 @@ type Stats struct {
 	Dropped            uint64 // packets, for whatever reason
 	// Asked are questions to the peers of a cluster, Adopted the sessions that were taken over by their answers.
 	Asked, Adopted uint64
+	// Unwrapped packets came from nodes in a tunnel, see [Intercept].
+	Unwrapped uint64
 
 	Delay DelayStats
 }
@@ -91,8 +93,8 @@ type workerStats struct {
 
 	cookies, confirmed, spliced, replies uint64
 
-	reselected, resets, pings, errors, translated, clamped, malformed uint64
-	_                                                                 [64]byte
+	reselected, resets, pings, errors, translated, clamped, malformed, unwrapped uint64
+	_                                                                            [64]byte
 }
 
 // fit makes room for the services and nodes of a snapshot.
@@ -129,6 +131,7 @@ func (p *Plane) Stats() (st Stats) {
 		st.Errors += s.errors
 		st.Translated += s.translated
 		st.Clamped += s.clamped
+		st.Unwrapped += s.unwrapped
 		st.Malformed += s.malformed
 		st.Delay.Answered += s.cookies
 		st.Delay.Confirmed += s.confirmed

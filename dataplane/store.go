@@ -21,7 +21,10 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	rec.vip, rec.client, rec.node, rec.local = endOf(pk.key.Dst()), endOf(pk.key.Src()), *to, wire.End{}
 	rec.flags, rec.nodeNo, rec.service, rec.way = 0, n.no, svc.no, svc.way
 	rec.tcp = clienttable.TCPState{}
-	if svc.conf.Forward.direct() {
+	switch {
+	case svc.inline:
+		rec.flags = isInline
+	case svc.conf.Forward.direct():
 		rec.flags = oneWay
 		rec.tcp = clienttable.OneWayTCP()
 	}
@@ -66,7 +69,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 		}
 		// Another session of this client with this node has the same ports, by way of another
 		// virtual address or port: this one gets another source port, if it has ports.
-		if try == portTries || pk.v.Mark&wire.Ports == 0 && !pk.v.IsPing() {
+		if try == portTries || svc.inline || pk.v.Mark&wire.Ports == 0 && !pk.v.IsPing() {
 			break
 		}
 		if try == 0 && len(svc.locals) == 0 {

@@ -273,6 +273,11 @@ func (w *Worker) routeVia(pk *packet, to netip.Addr) bool {
 		w.drop(pk, NoRoute)
 		return false
 	}
+	return w.routeBy(pk, &hop)
+}
+
+// routeBy is route by a hop that is known.
+func (w *Worker) routeBy(pk *packet, hop *Hop) bool {
 	ttl := pk.v.TTL(pk.ip)
 	if ttl <= 1 {
 		typ := uint8(wire.ICMPTimeExceeded)
