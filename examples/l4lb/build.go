@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,6 +16,7 @@ import (
 type pools struct {
 	ids    *steering.IDs
 	byFarm map[string]*steering.Pool
+	tls    map[string]*tlsFarm // by service
 }
 
 // newPools returns no pools yet; ids nil is an allocator of their own.
@@ -22,11 +24,11 @@ func newPools(ids *steering.IDs) *pools {
 	if ids == nil {
 		ids = &steering.IDs{}
 	}
-	return &pools{ids: ids, byFarm: map[string]*steering.Pool{}}
+	return &pools{ids: ids, byFarm: map[string]*steering.Pool{}, tls: map[string]*tlsFarm{}}
 }
 
-// compile makes the policies, with pools for farms that are new in ps.
-func (c *config) compile(ps *pools, wish wishes) (*policy.Table[*dataplane.Service], error) {
+// compile makes the policies, with pools for farms that are new in ps. What was learned of TLS sessions comes from old, if that is not nil.
+func (c *config) compile(ps, old *pools, wish wishes) (*policy.Table[*dataplane.Service], error) {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Farms)) {
 		if ps.byFarm[name] != nil {
@@ -43,10 +45,21 @@ func (c *config) compile(ps *pools, wish wishes) (*policy.Table[*dataplane.Servi
 		return nil, err
 	}
 	rules := make([]policy.Rule[*dataplane.Service], 0, len(c.Services))
-	for _, s := range c.Services {
+	if old == nil {
+		old = ps
+	}
+	for i, s := range c.Services {
+		value := s.library(c.Farms[s.Farm], ps.byFarm[s.Farm])
+		var err error
+		if value.Delay, err = s.delay(old, ps); err != nil {
+			errs = append(errs, &placed{fmt.Sprintf("services[%d].delay", i), err})
+		}
 		rules = append(rules, policy.Rule[*dataplane.Service]{
-			Name: s.Name, Match: s.match(), Disabled: s.Disabled, Value: s.library(c.Farms[s.Farm], ps.byFarm[s.Farm]),
+			Name: s.Name, Match: s.match(), Disabled: s.Disabled, Value: value,
 		})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return policy.Compile(nil, rules...)
 }

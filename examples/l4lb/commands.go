@@ -56,7 +56,7 @@ func checkCommand() cmdline.Command {
 				for _, f := range c.Farms {
 					nodes += len(f.Nodes)
 				}
-				table, err := c.compile(newPools(nil), nil)
+				table, err := c.compile(newPools(nil), nil, nil)
 				if err != nil {
 					return err
 				}
@@ -105,7 +105,7 @@ func explainCommand() cmdline.Command {
 				for _, fm := range c.Farms {
 					fm.Check, fm.Policy = nil, expr{} // nobody checks here: all nodes count as up
 				}
-				table, err := c.compile(newPools(nil), nil)
+				table, err := c.compile(newPools(nil), nil, nil)
 				if err != nil {
 					return err
 				}

@@ -182,7 +182,7 @@ func (c *config) check(f *conf.File) {
 // judge has the library compile the configuration.
 func (c *config) judge(f *conf.File) {
 	ps := newPools(nil)
-	table, err := c.compile(ps, nil)
+	table, err := c.compile(ps, nil, nil)
 	for _, e := range joined(err) {
 		path := "services"
 		var at *placed

@@ -61,7 +61,7 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		in.wishes = saved.Wishes
 		in.wishes.prune(c)
 	}
-	table, err := c.compile(in.pools, in.wishes)
+	table, err := c.compile(in.pools, nil, in.wishes)
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (in *instance) apply(c *config) error {
 		}
 		next.byFarm[name] = pool
 	}
-	table, err := c.compile(next, wish)
+	table, err := c.compile(next, in.pools, wish)
 	if err != nil {
 		return err
 	}
