@@ -43,7 +43,7 @@ func newBrowser(t *testing.T, ns *netns.Namespace) *browser {
 	require.NoError(t, err)
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
 		"--ignore-certificate-errors", "--remote-debugging-pipe", "--user-data-dir="+filepath.Join(t.TempDir(), "profile"), "about:blank")
-	cmd.ExtraFiles = []*os.File{fromUs, toUs} // descriptors 3 and 4
+	cmd.ExtraFiles = []*os.File{fromUs, toUs}             // descriptors 3 and 4
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it has children
 	require.NoError(t, ns.Do(cmd.Start))
 	fromUs.Close()

@@ -284,3 +284,23 @@ func (h *labHosts) get(addr string) (string, error) {
 	b, err := io.ReadAll(resp.Body)
 	return string(b), err
 }
+
+// stateAge reports whether the state file is younger than a moment.
+func (p *process) stateAge(than time.Time) bool {
+	st, err := os.Stat(filepath.Join(filepath.Dir(p.file), "state"))
+	return err == nil && st.ModTime().After(than)
+}
+
+// servesAgain waits until the process serves, and still has a node drained that was.
+func (p *process) servesAgain(drained string) {
+	p.t.Helper()
+	p.eventually("serving again", func() bool {
+		s, err := (&client{socket: p.socket}).status(p.t.Context())
+		return err == nil && s.Ready
+	})
+	for _, f := range p.status().Farms {
+		for _, n := range f.Nodes {
+			require.Equal(p.t, nodeName(f.Name, n.Name) == drained, n.Asked)
+		}
+	}
+}
