@@ -28,18 +28,37 @@ func invoke(t *testing.T, args ...string) (status int, out, errs string) {
 	return status, o.String(), e.String()
 }
 
-func TestExampleFileIsRight(t *testing.T) {
+func TestExampleFilesAreRight(t *testing.T) {
+	_, names, _ := invoke(t, "example", "-names")
+	require.Equal(t, "dsr\nfirst\ntls\n", names)
+	for _, c := range []struct{ name, counts, dst, want string }{
+		{"first", "1 services, 1 farms, 2 nodes", "10.77.0.80:80", "web/web"},
+		{"tls", "1 services, 2 farms, 4 nodes", "192.0.2.80:443", "tcp"},
+		{"dsr", "4 services, 2 farms, 5 nodes", "192.0.2.80:443", "web/web"},
+	} {
+		status, text, _ := invoke(t, "example", c.name)
+		require.Zero(t, status)
+		name := write(t, text)
+		status, out, errs := invoke(t, "check", name)
+		require.Zerof(t, status, "%s", errs)
+		require.Contains(t, out, "right: "+c.counts)
+		status, out, errs = invoke(t, "explain", name, "-src", "198.51.100.7:4000", "-dst", c.dst)
+		require.Zerof(t, status, "%s", errs)
+		require.Contains(t, out, c.want)
+		_, out, _ = invoke(t, "explain", "-src", "198.51.100.7:4000", "-dst", strings.Split(c.dst, ":")[0]+":8", name)
+		require.Contains(t, out, "no-policy")
+		status, out, _ = invoke(t, "diff", name, name)
+		require.Zero(t, status)
+		require.Equal(t, "nothing changes\n", out)
+	}
 	status, text, _ := invoke(t, "example")
 	require.Zero(t, status)
-	name := write(t, text)
-	status, out, errs := invoke(t, "check", name)
-	require.Zerof(t, status, "%s", errs)
-	require.Contains(t, out, "right: 1 services, 1 farms, 2 nodes")
-	status, out, errs = invoke(t, "explain", name, "-src", "198.51.100.7:4000", "-dst", "10.77.0.80:80")
-	require.Zerof(t, status, "%s", errs)
-	require.Contains(t, out, "web/web")
-	_, out, _ = invoke(t, "explain", "-src", "198.51.100.7:4000", "-dst", "10.77.0.80:81", name)
-	require.Contains(t, out, "no-policy")
+	first, err := exampleFile("first")
+	require.NoError(t, err)
+	require.Equal(t, first, text)
+	status, _, errs := invoke(t, "example", "best")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "want one of dsr, first, tls")
 }
 
 func TestWrongUsage(t *testing.T) {
