@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
@@ -189,6 +190,11 @@ func (in *instance) reason(n *nodeReply, full string) string {
 			return "its check has failed"
 		case n.Health.State != healthcheck.Failed && n.Health.Note == "":
 			return "no check has passed yet"
+		case strings.HasPrefix(n.Health.By, "element "):
+			return "its check fails: " + n.Health.Note
+		}
+		if _, why, ok := strings.Cut(text, "; "); ok {
+			return why
 		}
 		return text
 	case steering.AdminDraining:
