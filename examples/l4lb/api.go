@@ -144,6 +144,10 @@ type sessionReply struct {
 	NodeName string               `json:"nodeName" doc:"Node, with its farm."`
 	Service  string               `json:"service" doc:"Service."`
 	Phase    clienttable.TCPPhase `json:"phase" doc:"Of TCP."`
+	In       countReply           `json:"in" doc:"From the client."`
+	Out      countReply           `json:"out" doc:"To the client, unless the node answers directly."`
+	Begun    time.Time            `json:"begun" doc:"When it began."`
+	Last     time.Time            `json:"last" doc:"When it last had a packet, about."`
 	Direct   bool                 `json:"direct" doc:"The node answers past the balancer."`
 }
 

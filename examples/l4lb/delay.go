@@ -54,6 +54,9 @@ func (s *service) delay(old, next *pools) (*dataplane.Delay, error) {
 	if len(d.Rules) > 0 {
 		rules := make([]l7.Rule, len(d.Rules))
 		for i, r := range d.Rules {
+			if inTLS := r.When == l7.ServerName || r.When == l7.ALPN; r.When != l7.Always && inTLS != (d.Read == dataplane.ReadTLS) || d.Read == dataplane.ReadNothing {
+				errs = append(errs, fmt.Errorf("rule %d: when %v: with read %v there is none to look at", i, r.When, d.Read))
+			}
 			a := l7.Action{Farm: r.Farm, Location: r.To, Code: r.Code}
 			switch {
 			case r.Farm != "" && r.To == "" && r.Code == 0:

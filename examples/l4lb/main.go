@@ -30,7 +30,7 @@ func program() *cmdline.Program {
 
 The running balancer reads the file again when it changes or on SIGHUP, without disturbing a session; a file with a fault changes nothing. It is watched and steered over a Unix socket, by the commands below or by HTTP; the same socket has a status page, metrics for Prometheus and profiles.`,
 		Commands: []cmdline.Command{
-			runCommand(), checkCommand(), diffCommand(), explainCommand(), statusCommand(), topCommand(), sessionsCommand(),
+			runCommand(), checkCommand(), diffCommand(), explainCommand(), statusCommand(), topCommand(), sessionsCommand(), captureCommand(), traceCommand(),
 			adminCommand("drain", "draining", "give a node no new session and let it keep those it has"),
 			adminCommand("enable", "enabled", "let a node take part"),
 			adminCommand("disable", "disabled", "give a node nothing, and end its sessions"),

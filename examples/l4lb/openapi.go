@@ -13,10 +13,14 @@ func openAPI() map[string]any {
 	schemas, paths := map[string]any{}, map[string]any{}
 	problem := content(jsonSchema(reflect.TypeFor[errorReply](), schemas))
 	for _, rt := range routes() {
+		done := map[string]any{"application/x-pcapng": map[string]any{}}
+		if rt.reply != nil {
+			done = content(jsonSchema(reflect.TypeOf(rt.reply), schemas))
+		}
 		op := map[string]any{
 			"summary": rt.summary,
 			"responses": map[string]any{
-				"200":     map[string]any{"description": "Done.", "content": content(jsonSchema(reflect.TypeOf(rt.reply), schemas))},
+				"200":     map[string]any{"description": "Done.", "content": done},
 				"default": map[string]any{"description": "Refused.", "content": problem},
 			},
 			"operationId": strings.ToLower(rt.method) + strings.Map(letters, rt.path),
@@ -89,7 +93,10 @@ func jsonSchema(t reflect.Type, schemas map[string]any) map[string]any {
 		}
 		props, required := map[string]any{}, []string{}
 		schemas[name] = map[string]any{"type": "object", "properties": props, "required": &required, "additionalProperties": false}
-		for f := range t.Fields() {
+		for _, f := range reflect.VisibleFields(t) {
+			if f.Anonymous {
+				continue
+			}
 			key, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
 			s := jsonSchema(f.Type, schemas)
 			s["description"] = f.Tag.Get("doc")

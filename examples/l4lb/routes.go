@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/steering"
 )
 
@@ -47,6 +48,8 @@ func routes() []route {
 			return okReply{OK: true}, nil
 		}},
 		{"GET", "/api/v1/explain", "What would become of the first packet of a flow now, and why", []param{{"src", "Client's address and port."}, {"dst", "Virtual address and port."}, {"protocol", "tcp, udp, icmp or a number; default tcp."}}, nil, explainReply{}, (*instance).getExplain},
+		{"GET", "/api/v1/capture", "Packets as they come, in the pcapng format, each with what became of it", append(watchParams, param{"packets", "Most packets; default 10,000."}, param{"snaplen", "Most octets of a packet."}), nil, nil, (*instance).getCapture},
+		{"GET", "/api/v1/trace", "Explanations of packets as they are forwarded, a JSON object a line", watchParams, nil, tracedReply{}, (*instance).getTrace},
 		{"POST", "/api/v1/reload", "Read the configuration file again", nil, nil, okReply{}, func(in *instance, _ http.ResponseWriter, r *http.Request) (any, error) {
 			if err := in.reload(); err != nil {
 				return nil, &requestError{http.StatusConflict, fmt.Errorf("the old configuration stays in force: %w", err)}
@@ -124,11 +127,15 @@ func (in *instance) getExplain(_ http.ResponseWriter, r *http.Request) (any, err
 	if err != nil {
 		return nil, &requestError{http.StatusBadRequest, err}
 	}
+	return explained(&e), nil
+}
+
+func explained(e *dataplane.Explanation) explainReply {
 	out := explainReply{Verdict: e.Verdict, Reason: e.Reason, Service: e.Service, Node: e.Node, Known: e.Known, Text: e.String()}
 	for _, s := range e.Steps {
 		out.Steps = append(out.Steps, stepReply{s.Stage, s.Text})
 	}
-	return out, nil
+	return out
 }
 
 func (in *instance) getSessions(_ http.ResponseWriter, r *http.Request) (any, error) {

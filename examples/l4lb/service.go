@@ -36,6 +36,9 @@ func (s *service) validate(f *conf.File, path string, farms map[string]*farm) {
 	case !whole && !s.VIP.IsValid():
 		f.Add(path, "vip is missing: want an address or a network")
 	}
+	if s.Delay != nil && !s.match().Protocol.Contains(6) {
+		f.Add(path+".delay", "only TCP connections have a beginning to read: want protocol tcp")
+	}
 	if _, ok := farms[s.Farm]; !ok && s.Farm != "" {
 		f.Add(path+".farm", "%q: want one of %v", s.Farm, slices.Sorted(maps.Keys(farms)))
 	}

@@ -91,6 +91,7 @@ func describe(s *dataplane.Session) sessionReply {
 	out := sessionReply{
 		Protocol: policy.ProtocolNumber(s.Protocol).String(), Client: s.Client.String(), VIP: s.VIP.String(), Node: s.Node.String(),
 		NodeName: s.NodeName, Service: s.Service, Phase: s.Phase, Direct: s.Direct(),
+		In: count(s.In), Out: count(s.Out), Begun: s.Begun, Last: s.Last,
 	}
 	if s.Local.IsValid() {
 		out.Local = s.Local.String()

@@ -259,9 +259,9 @@ func sessionsCommand() cmdline.Command {
 					return err
 				}
 				w := tabwriter.NewWriter(std.Out, 0, 8, 2, ' ', 0)
-				fmt.Fprintln(w, "PROTOCOL\tCLIENT\tVIRTUAL ADDRESS\tNODE\tADDRESS\tSERVICE\tPHASE")
+				fmt.Fprintln(w, "PROTOCOL\tCLIENT\tVIRTUAL ADDRESS\tNODE\tADDRESS\tSERVICE\tPHASE\tIN\tOUT\tAGE")
 				for _, s := range r.Sessions {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%v\n", s.Protocol, s.Client, s.VIP, s.NodeName, s.Node, s.Service, s.Phase)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%v\t%d B\t%d B\t%v\n", s.Protocol, s.Client, s.VIP, s.NodeName, s.Node, s.Service, s.Phase, s.In.Bytes, s.Out.Bytes, time.Since(s.Begun).Round(time.Second))
 				}
 				if err := w.Flush(); err != nil {
 					return err

@@ -257,7 +257,7 @@ $("#sessions form").addEventListener("submit", async (e) => {
     const r = await api("GET", "/api/v1/sessions?" + query(e.target));
     out.textContent = `${number(r.matched)} sessions match` + (r.matched > r.sessions.length ? `; the first ${r.sessions.length}:` : "");
     table.hidden = r.sessions.length === 0;
-    $("tbody", table).replaceChildren(...r.sessions.map((x) => el("tr", {}, ...[x.protocol, x.client, x.vip, x.nodeName, x.service, x.phase].map((v) => el("td", {}, v)))));
+    $("tbody", table).replaceChildren(...r.sessions.map((x) => el("tr", {}, ...[x.protocol, x.client, x.vip, x.nodeName, x.service, x.phase].map((v) => el("td", {}, v)), ...[x.in.bytes, x.out.bytes].map((v) => el("td", { class: "n" }, scaled(v, "B"))))));
   } catch (err) {
     out.textContent = err.message;
     table.hidden = true;

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/internal/testenv"
+)
+
+// TestTLSPersistence: OpenSSL resumes its sessions by their IDs, which only the server that issued one knows. With persistence every one is
+// resumed; the servers take turns for everybody else.
+func TestTLSPersistence(t *testing.T) {
+	openssl := testenv.NeedServers(t, "openssl")[0]
+	h := newHosts(t)
+	require.NoError(t, h.balancer.Router())
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
+	selfSigned(t, cert, key)
+	for _, s := range h.servers {
+		cmd := exec.Command(openssl, "s_server", "-quiet", "-www", "-accept", "8443", "-cert", cert, "-key", key, "-no_ticket", "-tls1_2")
+		require.NoError(t, s.Do(cmd.Start))
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	}
+	p := h.start(t, `version: 1
+device: {type: tun, interfaces: [e1, e2]}
+admin: {socket: SOCKET}
+farms:
+  tls:
+    metric: roundrobin
+    mode: server-per-session
+    check: {method: ssl, interval: 200ms, timeout: 10s}
+    nodes:
+      - {name: s1, address: "10.9.1.2:8443"}
+      - {name: s2, address: "10.9.2.2:8443"}
+  web:
+    metric: roundrobin
+    mode: server-per-session
+    nodes:
+      - {name: s1, address: "10.9.1.2:8080"}
+      - {name: s2, address: "10.9.2.2:8080"}
+services:
+  - name: tls
+    vip: 10.9.100.1
+    protocol: tcp
+    port: 443
+    farm: tls
+    delay: {read: tls, tls-persistence: {idle: 5m}}
+  - name: http
+    vip: 10.9.100.1
+    protocol: tcp
+    port: 80
+    farm: web
+    delay:
+      read: http
+      rules:
+        - {when: path-prefix, is: /old, redirect: "http://10.9.100.1/"}
+        - {when: path, is: /gone, reply: 410}
+`)
+	p.ready()
+	for range 3 {
+		var out []byte
+		require.NoError(t, h.client.Do(func() (err error) {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, openssl, "s_client", "-connect", "10.9.100.1:443", "-reconnect", "-no_ticket", "-tls1_2")
+			cmd.WaitDelay = time.Second
+			out, err = cmd.CombinedOutput()
+			return err
+		}), "%s", out)
+		require.Equal(t, 5, strings.Count(string(out), "\nReused, "), "%s", out)
+		p.must("reload") // what was learned outlives it
+	}
+	nodes := p.status().Farms[0].Nodes
+	require.Positive(t, nodes[0].Traffic.Sessions, "both have served")
+	require.Positive(t, nodes[1].Traffic.Sessions, "both have served")
+
+	body, err := h.get("10.9.100.1")
+	require.NoError(t, err)
+	require.Contains(t, body, "server ")
+	for path, want := range map[string]string{"/gone": "410", "/old/page": "302"} {
+		var out []byte
+		require.NoError(t, h.client.Do(func() (err error) {
+			out, err = exec.Command("curl", "-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", "http://10.9.100.1"+path).Output()
+			return err
+		}))
+		require.Equal(t, want, string(out), path)
+	}
+}
