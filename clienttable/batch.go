@@ -1,11 +1,9 @@
 package clienttable
 
 import (
-	"math/bits"
 	"runtime"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // batchMax is how many look-ups LoadBatch overlaps at once.
@@ -56,7 +54,7 @@ type place struct {
 	hash          uint64
 	first, second uint32 // its groups
 	slot          uint32
-	tag           uint16
+	tag           uint8
 }
 
 const noSlot = 1<<32 - 1
@@ -74,7 +72,7 @@ func (t *Table[K, V]) fetch(ks []K, at *[batchMax]place) {
 		p.first, p.second, p.tag = base+g, base+t.other(g, tag), tag
 	}
 	for i := range ks {
-		sink += atomic.LoadUint64((*uint64)(t.tagPtr(at[i&(batchMax-1)].first)))
+		sink += atomic.LoadUint64(t.tagsOf(at[i&(batchMax-1)].first))
 	}
 	var rest [batchMax]uint8
 	n := 0
@@ -86,7 +84,7 @@ func (t *Table[K, V]) fetch(ks []K, at *[batchMax]place) {
 		}
 	}
 	for i := range n {
-		sink += atomic.LoadUint64((*uint64)(t.tagPtr(at[rest[i&(batchMax-1)]&(batchMax-1)].second)))
+		sink += atomic.LoadUint64(t.tagsOf(at[rest[i&(batchMax-1)]&(batchMax-1)].second))
 	}
 	for i := range n {
 		p := &at[rest[i&(batchMax-1)]&(batchMax-1)]
@@ -101,17 +99,12 @@ func (t *Table[K, V]) fetch(ks []K, at *[batchMax]place) {
 }
 
 // candidate returns the first slot of a group whose tag fits, or noSlot.
-func (t *Table[K, V]) candidate(group uint32, tag uint16) uint32 {
-	p := t.tagPtr(group)
-	a := lanes(atomic.LoadUint64((*uint64)(p)), tag)
-	b := lanes(atomic.LoadUint64((*uint64)(unsafe.Add(p, 8))), tag)
-	// One bit per slot, without a branch that nobody can foresee.
-	m := a>>15&laneOnes | b>>14&(laneOnes<<1)
+func (t *Table[K, V]) candidate(group uint32, tag uint8) uint32 {
+	m := lanes(atomic.LoadUint64(t.tagsOf(group)), tag)
 	if m == 0 {
 		return noSlot
 	}
-	at := uint32(bits.TrailingZeros64(m))
-	return group*groupSlots + at>>4 + at&1<<2
+	return laneSlot(group, m)
 }
 
 // warm touches the memory that a change of a key will need, before the lock is
@@ -124,7 +117,7 @@ func (t *Table[K, V]) warm(h uint64) {
 	no, g, tag := t.home(h)
 	base := t.shards[no].first / groupSlots
 	first, second := base+g, base+t.other(g, tag)
-	sink := atomic.LoadUint64((*uint64)(t.tagPtr(second)))
+	sink := atomic.LoadUint64(t.tagsOf(second))
 	slot := t.candidate(first, tag)
 	if slot == noSlot {
 		slot = t.candidate(second, tag)

@@ -203,7 +203,7 @@ func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) 
 }
 
 // lock locks the shard of a key, and returns its home group and tag.
-func (t *Table[K, V]) lock(k *K) (s *shard[K, V], home uint32, tag uint16) {
+func (t *Table[K, V]) lock(k *K) (s *shard[K, V], home uint32, tag uint8) {
 	h := t.hashOf(k)
 	t.warm(h)
 	no, home, tag := t.home(h)

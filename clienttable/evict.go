@@ -16,7 +16,7 @@ const evictReap = 16
 
 // evict removes an entry in favour of a new one in shard own, with a home group and
 // a tag, to which the count in entries goes. No lock is held.
-func (t *Table[K, V]) evict(own *shard[K, V], home uint32, tag uint16, now int64) bool {
+func (t *Table[K, V]) evict(own *shard[K, V], home uint32, tag uint8, now int64) bool {
 	n := uint32(len(t.shards))
 	start := t.hand.Add(1)
 	if t.evictExpired(start, now) {
@@ -103,7 +103,7 @@ func (t *Table[K, V]) finishEviction(s *shard[K, V], slot uint32, ok bool, now i
 
 // near returns a slot with an entry of a class in one of the two groups of a home
 // group and tag. The shard is locked.
-func (t *Table[K, V]) near(s *shard[K, V], home uint32, tag uint16, c Class) (slot uint32, ok bool) {
+func (t *Table[K, V]) near(s *shard[K, V], home uint32, tag uint8, c Class) (slot uint32, ok bool) {
 	for _, g := range [2]uint32{home, t.other(home, tag)} {
 		at := g * groupSlots
 		if m := s.marks[c-1][at/64] >> (at % 64) & 0xff; m != 0 {
@@ -115,7 +115,7 @@ func (t *Table[K, V]) near(s *shard[K, V], home uint32, tag uint16, c Class) (sl
 
 // victim returns the entry that has to go first of those in the two groups of a
 // home group and tag, if any may. The shard is locked.
-func (t *Table[K, V]) victim(s *shard[K, V], home uint32, tag uint16, now int64) (slot uint32, ok bool) {
+func (t *Table[K, V]) victim(s *shard[K, V], home uint32, tag uint8, now int64) (slot uint32, ok bool) {
 	most := 2
 	if t.cfg.Full == EvictOldest {
 		most = 3

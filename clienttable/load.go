@@ -1,7 +1,6 @@
 package clienttable
 
 import (
-	"math/bits"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -47,27 +46,23 @@ again:
 	moves := s.moves.Load()
 	g := home
 	for round := 0; ; round++ {
-		p := t.tagPtr(base + g)
-		for half := uint32(0); half < 2; half++ {
-			w := atomic.LoadUint64((*uint64)(unsafe.Add(p, half*8)))
-			for m := lanes(w, tag); m != 0; m &= m - 1 {
-				slot := (base+g)*groupSlots + half*4 + uint32(bits.TrailingZeros64(m))>>4
-				v, got := t.hit(slot, k, now, touch)
-				switch got {
-				case hitYes:
-					runtime.KeepAlive(t)
-					return v, true
-				case hitNo:
-					continue
-				case hitGone:
-					runtime.KeepAlive(t)
-					return *new(V), false
-				}
-				if t.tagAt(slot) == tag {
-					pause(slot, t)
-				}
-				goto again
+		for m := lanes(atomic.LoadUint64(t.tagsOf(base+g)), tag); m != 0; m &= m - 1 {
+			slot := laneSlot(base+g, m)
+			v, got := t.hit(slot, k, now, touch)
+			switch got {
+			case hitYes:
+				runtime.KeepAlive(t)
+				return v, true
+			case hitNo:
+				continue
+			case hitGone:
+				runtime.KeepAlive(t)
+				return *new(V), false
 			}
+			if t.tagAt(slot) == tag {
+				pause(slot, t)
+			}
+			goto again
 		}
 		if round == 0 {
 			if g = t.other(home, tag); g != home {

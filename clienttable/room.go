@@ -1,10 +1,6 @@
 package clienttable
 
-import (
-	"math/bits"
-	"sync/atomic"
-	"unsafe"
-)
+import "sync/atomic"
 
 // searchMax bounds the search for a chain of moves: that many groups are looked
 // at, of which only the tags are read.
@@ -21,7 +17,7 @@ type step struct {
 // room returns a free slot for a key of a home group and tag. Entries are moved to
 // their other groups where both groups of the key are full, and as a last resort
 // the stash is used. The shard is locked.
-func (t *Table[K, V]) room(s *shard[K, V], home uint32, tag uint16, now int64) (slot uint32, ok bool) {
+func (t *Table[K, V]) room(s *shard[K, V], home uint32, tag uint8, now int64) (slot uint32, ok bool) {
 	base := s.first / groupSlots
 	if slot, ok = t.freeIn(base + home); ok {
 		return
@@ -38,12 +34,8 @@ func (t *Table[K, V]) room(s *shard[K, V], home uint32, tag uint16, now int64) (
 
 // freeIn returns a free slot of a group.
 func (t *Table[K, V]) freeIn(group uint32) (slot uint32, ok bool) {
-	p := t.tagPtr(group)
-	if m := lanes(atomic.LoadUint64((*uint64)(p)), 0); m != 0 {
-		return group*groupSlots + uint32(bits.TrailingZeros64(m))>>4, true
-	}
-	if m := lanes(atomic.LoadUint64((*uint64)(unsafe.Add(p, 8))), 0); m != 0 {
-		return group*groupSlots + 4 + uint32(bits.TrailingZeros64(m))>>4, true
+	if m := lanes(atomic.LoadUint64(t.tagsOf(group)), 0); m != 0 {
+		return laneSlot(group, m), true
 	}
 	return 0, false
 }

@@ -1,10 +1,8 @@
 package clienttable
 
 import (
-	"math/bits"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // Store sets the value of k, with the table's TTL. A value that was there is
@@ -161,7 +159,7 @@ func (t *Table[K, V]) putOver(s *shard[K, V], slot uint32, now int64, k *K, v *V
 }
 
 // occupy puts a new entry into a free slot. The shard is locked.
-func (t *Table[K, V]) occupy(s *shard[K, V], slot uint32, tag uint16, k *K, v *V, m uint64, exp int64) {
+func (t *Table[K, V]) occupy(s *shard[K, V], slot uint32, tag uint8, k *K, v *V, m uint64, exp int64) {
 	t.write(slot, m, k, v, t.owners.epoch.Load())
 	t.setTag(slot, tag)
 	t.mark(s, slot, Established, metaClassOf(m))
@@ -175,7 +173,7 @@ func (t *Table[K, V]) occupy(s *shard[K, V], slot uint32, tag uint16, k *K, v *V
 }
 
 // find returns the slot of k. The shard is locked.
-func (t *Table[K, V]) find(s *shard[K, V], home uint32, tag uint16, k *K) (slot uint32, ok bool) {
+func (t *Table[K, V]) find(s *shard[K, V], home uint32, tag uint8, k *K) (slot uint32, ok bool) {
 	base := s.first / groupSlots
 	if slot, ok = t.findIn(base+home, tag, k); ok {
 		return
@@ -189,15 +187,10 @@ func (t *Table[K, V]) find(s *shard[K, V], home uint32, tag uint16, k *K) (slot 
 	return 0, false
 }
 
-func (t *Table[K, V]) findIn(group uint32, tag uint16, k *K) (slot uint32, ok bool) {
-	p := t.tagPtr(group)
-	for half := uint32(0); half < 2; half++ {
-		w := atomic.LoadUint64((*uint64)(unsafe.Add(p, half*8)))
-		for m := lanes(w, tag); m != 0; m &= m - 1 {
-			slot = group*groupSlots + half*4 + uint32(bits.TrailingZeros64(m))>>4
-			if t.sameKey(slot, k) {
-				return slot, true
-			}
+func (t *Table[K, V]) findIn(group uint32, tag uint8, k *K) (slot uint32, ok bool) {
+	for m := lanes(atomic.LoadUint64(t.tagsOf(group)), tag); m != 0; m &= m - 1 {
+		if slot = laneSlot(group, m); t.sameKey(slot, k) {
+			return slot, true
 		}
 	}
 	return 0, false

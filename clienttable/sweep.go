@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // sweeper is where the search for entries of owners that are gone has come to.
@@ -134,62 +133,60 @@ func (t *Table[K, V]) reapSegment(s *shard[K, V], seg uint32, now int64, limit i
 	}
 	quick := !tell && s.log == nil && t.packed
 	for g := seg * segGroups; g < min((seg+1)*segGroups, t.groups+1); g++ {
-		for half := uint32(0); half < 2; half++ {
-			word := (*uint64)(unsafe.Add(t.tagPtr(base+g), half*8))
-			tags := atomic.LoadUint64(word)
-			left := tags
-			for lane := uint32(0); tags>>(lane*16) != 0 && lane < 4; lane++ {
-				if tags>>(lane*16)&0xffff == 0 {
-					continue
-				}
-				slot := (base+g)*groupSlots + half*4 + lane
-				m := atomic.LoadUint64(t.metaOf(slot))
-				why := Reason(0)
-				if metaGone(m, now) {
-					why = Expired
-				} else if gone != nil && gone.has(t.cfg.Owner(t.value(slot)), t.birth(slot)) {
-					why = NodeGone
-				}
-				if why == 0 {
-					if metaClassOf(m) != Static {
-						soonest = min(soonest, now+metaLeft(m, now))
-					}
-					continue
-				}
-				if n == limit {
-					if left != tags {
-						atomic.StoreUint64(word, left)
-					}
-					return n, false
-				}
-				if why == Expired && !t.claim(slot, now) {
-					// It has been looked up this moment.
-					soonest = min(soonest, now+metaLeft(atomic.LoadUint64(t.metaOf(slot)), now))
-					continue
-				}
-				if tell {
-					out[n] = removed[K, V]{t.key(slot), t.value(slot), why}
-				}
-				n++
-				if !quick {
-					t.vacate(s, slot, why)
-					continue
-				}
-				// As vacate, but with one write for all tags of the word.
-				if why == NodeGone {
-					t.unlive(slot)
-				}
-				left &^= 0xffff << (lane * 16)
-				t.mark(s, slot, metaClassOf(m), Established)
-				if g == t.groups {
-					s.stash.Add(-1)
-				}
-				s.used--
-				s.count(why)
+		word := t.tagsOf(base + g)
+		tags := atomic.LoadUint64(word)
+		left := tags
+		for lane := uint32(0); tags>>(lane*8) != 0 && lane < groupSlots; lane++ {
+			if tags>>(lane*8)&0xff == 0 {
+				continue
 			}
-			if left != tags {
-				atomic.StoreUint64(word, left)
+			slot := (base+g)*groupSlots + lane
+			m := atomic.LoadUint64(t.metaOf(slot))
+			why := Reason(0)
+			if metaGone(m, now) {
+				why = Expired
+			} else if gone != nil && gone.has(t.cfg.Owner(t.value(slot)), t.birth(slot)) {
+				why = NodeGone
 			}
+			if why == 0 {
+				if metaClassOf(m) != Static {
+					soonest = min(soonest, now+metaLeft(m, now))
+				}
+				continue
+			}
+			if n == limit {
+				if left != tags {
+					atomic.StoreUint64(word, left)
+				}
+				return n, false
+			}
+			if why == Expired && !t.claim(slot, now) {
+				// It has been looked up this moment.
+				soonest = min(soonest, now+metaLeft(atomic.LoadUint64(t.metaOf(slot)), now))
+				continue
+			}
+			if tell {
+				out[n] = removed[K, V]{t.key(slot), t.value(slot), why}
+			}
+			n++
+			if !quick {
+				t.vacate(s, slot, why)
+				continue
+			}
+			// As vacate, but with one write for all tags of the word.
+			if why == NodeGone {
+				t.unlive(slot)
+			}
+			left &^= 0xff << (lane * 8)
+			t.mark(s, slot, metaClassOf(m), Established)
+			if g == t.groups {
+				s.stash.Add(-1)
+			}
+			s.used--
+			s.count(why)
+		}
+		if left != tags {
+			atomic.StoreUint64(word, left)
 		}
 	}
 	s.segMin[seg] = soonest

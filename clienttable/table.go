@@ -16,7 +16,7 @@ import (
 // and is safe for concurrent use.
 type Table[K comparable, V any] struct {
 	// Read by every look-up, written never.
-	tags      unsafe.Pointer // 8 tags of 16 bits per group
+	tags      unsafe.Pointer // a word of 8 tags per group
 	slots     unsafe.Pointer // of stride bytes: meta, and if packed key, value, birth
 	stride    uintptr
 	birthAt   uintptr                      // offset of birth in a packed slot; 0 if none
@@ -72,7 +72,7 @@ type removed[K comparable, V any] struct {
 
 const (
 	groupSlots = 8
-	tagBytes   = 2 * groupSlots
+	tagBytes   = groupSlots
 	// segGroups groups make a segment, the unit of sweeping.
 	segGroups = 32
 	segSlots  = segGroups * groupSlots
@@ -225,9 +225,7 @@ func (t *Table[K, V]) Close() error {
 		s.mu.Lock()
 		s.closed = true
 		for g := range t.groups + 1 {
-			p := t.tagPtr(s.first/groupSlots + g)
-			atomic.StoreUint64((*uint64)(p), 0)
-			atomic.StoreUint64((*uint64)(unsafe.Add(p, 8)), 0)
+			atomic.StoreUint64(t.tagsOf(s.first/groupSlots+g), 0)
 		}
 		for j := range s.segMin {
 			s.segMin[j] = never
@@ -270,11 +268,11 @@ func (t *Table[K, V]) tick(now time.Time) int64 {
 }
 
 // home returns a hash's shard, first group within the shard, and tag.
-func (t *Table[K, V]) home(h uint64) (shardNo, group uint32, tag uint16) {
+func (t *Table[K, V]) home(h uint64) (shardNo, group uint32, tag uint8) {
 	hi := uint32(h >> 32)
 	shardNo = uint32(uint64(hi) << t.shardBits >> 32)
 	group = uint32(uint64(hi<<t.shardBits) * uint64(t.groups) >> 32)
-	tag = uint16(h)
+	tag = uint8(h)
 	if tag == 0 {
 		tag = 1 // 0 is an empty slot
 	}
@@ -283,7 +281,7 @@ func (t *Table[K, V]) home(h uint64) (shardNo, group uint32, tag uint16) {
 
 // other returns the second group of an entry with tag in group g, or the first of
 // one in its second: it is its own inverse.
-func (t *Table[K, V]) other(g uint32, tag uint16) uint32 {
+func (t *Table[K, V]) other(g uint32, tag uint8) uint32 {
 	c := uint32(uint64(uint32(tag)*0x9e3779b1) * uint64(t.groups) >> 32)
 	o := c - g
 	if c < g {
@@ -292,9 +290,9 @@ func (t *Table[K, V]) other(g uint32, tag uint16) uint32 {
 	return o
 }
 
-// tagPtr returns the tags of a group of the table.
-func (t *Table[K, V]) tagPtr(group uint32) unsafe.Pointer {
-	return unsafe.Add(t.tags, uintptr(group)*tagBytes)
+// tagsOf returns the tags of a group of the table, that of its first slot lowest.
+func (t *Table[K, V]) tagsOf(group uint32) *uint64 {
+	return (*uint64)(unsafe.Add(t.tags, uintptr(group)*tagBytes))
 }
 
 func (t *Table[K, V]) slotPtr(slot uint32) unsafe.Pointer {
@@ -311,25 +309,29 @@ func (t *Table[K, V]) hashOf(k *K) uint64 {
 }
 
 const (
-	laneOnes = 0x0001_0001_0001_0001
-	laneTops = 0x8000_8000_8000_8000
+	laneOnes = 0x0101_0101_0101_0101
+	laneTops = 0x8080_8080_8080_8080
 	laneRest = ^uint64(laneTops)
 )
 
-// lanes returns the top bit of each 16-bit lane of w that equals tag.
-func lanes(w uint64, tag uint16) uint64 {
+// lanes returns the top bit of each byte of w that equals tag.
+func lanes(w uint64, tag uint8) uint64 {
 	x := w ^ uint64(tag)*laneOnes
 	return ^(x&laneRest + laneRest | x) & laneTops
 }
 
-// setTag writes a slot's tag. The shard is locked.
-func (t *Table[K, V]) setTag(slot uint32, tag uint16) {
-	p := (*uint64)(unsafe.Add(t.tags, uintptr(slot/4)*8))
-	at := slot % 4 * 16
-	atomic.StoreUint64(p, *p&^(0xffff<<at)|uint64(tag)<<at)
+// laneSlot returns the slot of a group that the lowest bit of lanes stands for.
+func laneSlot(group uint32, lanes uint64) uint32 {
+	return group*groupSlots + uint32(bits.TrailingZeros64(lanes))>>3
 }
 
-func (t *Table[K, V]) tagAt(slot uint32) uint16 {
-	w := atomic.LoadUint64((*uint64)(unsafe.Add(t.tags, uintptr(slot/4)*8)))
-	return uint16(w >> (slot % 4 * 16))
+// setTag writes a slot's tag. The shard is locked.
+func (t *Table[K, V]) setTag(slot uint32, tag uint8) {
+	p := t.tagsOf(slot / groupSlots)
+	at := slot % groupSlots * 8
+	atomic.StoreUint64(p, *p&^(0xff<<at)|uint64(tag)<<at)
+}
+
+func (t *Table[K, V]) tagAt(slot uint32) uint8 {
+	return uint8(atomic.LoadUint64(t.tagsOf(slot/groupSlots)) >> (slot % groupSlots * 8))
 }
