@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // batchMax is how many look-ups LoadBatch overlaps at once.
@@ -51,51 +52,71 @@ func (t *Table[K, V]) LoadBatch(now time.Time, ks []K, vs []V, ok []bool) (hits 
 
 // place is where a key of a batch probably is.
 type place struct {
-	hash          uint64
-	first, second uint32 // its groups
-	slot          uint32
-	tag           uint8
+	hash   uint64
+	first  uint32 // its groups
+	second uint32
+	slot   uint32
+	tag    uint8
 }
 
 const noSlot = 1<<32 - 1
 
-// fetch hashes keys and touches the memory that their look-ups will need: first
-// the tags of all, then the slots of all. The loops that touch do nothing else: the
-// processor looks only some hundred instructions ahead for accesses to overlap.
+// prefetchMax is how many lines are prefetched in one go: the first of them arrive
+// while the next keys are hashed.
+const prefetchMax = 8
+
+// fetch hashes keys and brings the memory near that their look-ups will need: first
+// the tags of all, then the slots of all.
 func (t *Table[K, V]) fetch(ks []K, at *[batchMax]place) {
-	var sink uint64
+	var lines [prefetchMax]unsafe.Pointer
+	n := 0
 	for i := range ks {
 		p := &at[i&(batchMax-1)]
 		p.hash = t.hashOf(&ks[i])
 		no, g, tag := t.home(p.hash)
 		base := t.shards[no].first / groupSlots
 		p.first, p.second, p.tag = base+g, base+t.other(g, tag), tag
+		lines[n&(prefetchMax-1)] = unsafe.Pointer(t.tagsOf(p.first))
+		if n++; n == prefetchMax {
+			prefetch(&lines, n)
+			n = 0
+		}
 	}
-	for i := range ks {
-		sink += atomic.LoadUint64(t.tagsOf(at[i&(batchMax-1)].first))
-	}
+	prefetch(&lines, n)
+	n = 0
 	var rest [batchMax]uint8
-	n := 0
+	left := 0
 	for i := range ks {
 		p := &at[i&(batchMax-1)]
-		if p.slot = t.candidate(p.first, p.tag); p.slot == noSlot {
-			rest[n&(batchMax-1)] = uint8(i)
-			n++
+		m := lanes(atomic.LoadUint64(t.tagsOf(p.first)), p.tag)
+		p.slot = laneSlot(p.first, m)
+		line := unsafe.Pointer(t.metaOf(p.slot))
+		if m == 0 {
+			// No look-up is needed to tell where to go next: nothing waits here.
+			line = unsafe.Pointer(t.tagsOf(p.second))
+			rest[left&(batchMax-1)] = uint8(i)
+			left++
+		}
+		lines[n&(prefetchMax-1)] = line
+		if n++; n == prefetchMax {
+			prefetch(&lines, n)
+			n = 0
 		}
 	}
-	for i := range n {
-		sink += atomic.LoadUint64(t.tagsOf(at[rest[i&(batchMax-1)]&(batchMax-1)].second))
-	}
-	for i := range n {
+	prefetch(&lines, n)
+	n = 0
+	for i := range left {
 		p := &at[rest[i&(batchMax-1)]&(batchMax-1)]
-		p.slot = t.candidate(p.second, p.tag)
-	}
-	for i := range ks {
-		if slot := at[i&(batchMax-1)].slot; slot != noSlot {
-			sink += atomic.LoadUint64(t.metaOf(slot))
+		if p.slot = t.candidate(p.second, p.tag); p.slot == noSlot {
+			continue
+		}
+		lines[n&(prefetchMax-1)] = unsafe.Pointer(t.metaOf(p.slot))
+		if n++; n == prefetchMax {
+			prefetch(&lines, n)
+			n = 0
 		}
 	}
-	runtime.KeepAlive(sink)
+	prefetch(&lines, n)
 }
 
 // candidate returns the first slot of a group whose tag fits, or noSlot.

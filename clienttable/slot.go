@@ -75,18 +75,18 @@ func (t *Table[K, V]) birth(slot uint32) uint64 {
 func (t *Table[K, V]) write(slot uint32, m uint64, k *K, v *V, birth uint64) {
 	meta := t.metaOf(slot)
 	ver := nextVersion(atomic.LoadUint64(meta))
-	atomic.StoreUint64(meta, ver)
+	storeRelease(meta, ver)
 	if t.packed {
 		p := unsafe.Add(t.slotPtr(slot), 8)
 		writeWords(p, unsafe.Pointer(k), unsafe.Sizeof(*k))
 		writeWords(unsafe.Add(p, uintptr(roundUp8(unsafe.Sizeof(*k)))), unsafe.Pointer(v), unsafe.Sizeof(*v))
 		if t.birthAt != 0 {
-			atomic.StoreUint64((*uint64)(unsafe.Add(t.slotPtr(slot), t.birthAt)), birth)
+			storeRelease((*uint64)(unsafe.Add(t.slotPtr(slot), t.birthAt)), birth)
 		}
 	} else {
 		t.pairs[slot].Store(&pair[K, V]{*k, *v, birth})
 	}
-	atomic.StoreUint64(meta, m|metaLive|ver)
+	storeRelease(meta, m|metaLive|ver)
 }
 
 // rewrite puts another value, life and birth into a slot that keeps its key. The
@@ -98,13 +98,13 @@ func (t *Table[K, V]) rewrite(slot uint32, m uint64, k *K, v *V, birth uint64) {
 	}
 	meta := t.metaOf(slot)
 	ver := nextVersion(atomic.LoadUint64(meta))
-	atomic.StoreUint64(meta, ver)
+	storeRelease(meta, ver)
 	p := unsafe.Add(t.slotPtr(slot), 8+uintptr(roundUp8(unsafe.Sizeof(*k))))
 	writeWords(p, unsafe.Pointer(v), unsafe.Sizeof(*v))
 	if t.birthAt != 0 {
-		atomic.StoreUint64((*uint64)(unsafe.Add(t.slotPtr(slot), t.birthAt)), birth)
+		storeRelease((*uint64)(unsafe.Add(t.slotPtr(slot), t.birthAt)), birth)
 	}
-	atomic.StoreUint64(meta, m|metaLive|ver)
+	storeRelease(meta, m|metaLive|ver)
 }
 
 func readWords(dst, src unsafe.Pointer, n uintptr) {
@@ -118,11 +118,8 @@ func readWords(dst, src unsafe.Pointer, n uintptr) {
 }
 
 func writeWords(dst, src unsafe.Pointer, n uintptr) {
-	off := uintptr(0)
-	for ; off+8 <= n; off += 8 {
-		atomic.StoreUint64((*uint64)(unsafe.Add(dst, off)), loadWord(unsafe.Add(src, off)))
-	}
-	if off < n {
-		atomic.StoreUint64((*uint64)(unsafe.Add(dst, off)), loadTail(unsafe.Add(src, off), n-off))
+	copyRelease(dst, src, n/8)
+	if off := n &^ 7; off < n {
+		storeRelease((*uint64)(unsafe.Add(dst, off)), loadTail(unsafe.Add(src, off), n-off))
 	}
 }

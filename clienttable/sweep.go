@@ -156,7 +156,7 @@ func (t *Table[K, V]) reapSegment(s *shard[K, V], seg uint32, now int64, limit i
 			}
 			if n == limit {
 				if left != tags {
-					atomic.StoreUint64(word, left)
+					storeRelease(word, left)
 				}
 				return n, false
 			}
@@ -186,7 +186,7 @@ func (t *Table[K, V]) reapSegment(s *shard[K, V], seg uint32, now int64, limit i
 			s.count(why)
 		}
 		if left != tags {
-			atomic.StoreUint64(word, left)
+			storeRelease(word, left)
 		}
 	}
 	s.segMin[seg] = soonest

@@ -329,7 +329,7 @@ func laneSlot(group uint32, lanes uint64) uint32 {
 func (t *Table[K, V]) setTag(slot uint32, tag uint8) {
 	p := t.tagsOf(slot / groupSlots)
 	at := slot % groupSlots * 8
-	atomic.StoreUint64(p, *p&^(0xff<<at)|uint64(tag)<<at)
+	storeRelease(p, *p&^(0xff<<at)|uint64(tag)<<at)
 }
 
 func (t *Table[K, V]) tagAt(slot uint32) uint8 {
