@@ -97,6 +97,9 @@ func (t *Table[K, V]) fetch(ks []K, at *[batchMax]place) {
 			rest[left&(batchMax-1)] = uint8(i)
 			left++
 		}
+		if t.stride%64 != 0 && m != 0 {
+			prefetchOne(unsafe.Add(line, t.stride-8)) // the slot may lie on two lines
+		}
 		lines[n&(prefetchMax-1)] = line
 		if n++; n == prefetchMax {
 			prefetch(&lines, n)
@@ -128,7 +131,7 @@ func (t *Table[K, V]) candidate(group uint32, tag uint8) uint32 {
 	return laneSlot(group, m)
 }
 
-// warm touches the memory that a change of a key will need, before the lock is
+// warm brings near the memory that a change of a key will need, before the lock is
 // taken: a locked instruction would make the accesses wait for each other. In a
 // small table, which is in cache, that would be a fifth of the work of a change.
 func (t *Table[K, V]) warm(h uint64) {
@@ -138,7 +141,7 @@ func (t *Table[K, V]) warm(h uint64) {
 	no, g, tag := t.home(h)
 	base := t.shards[no].first / groupSlots
 	first, second := base+g, base+t.other(g, tag)
-	sink := atomic.LoadUint64(t.tagsOf(second))
+	prefetchOne(unsafe.Pointer(t.tagsOf(second)))
 	slot := t.candidate(first, tag)
 	if slot == noSlot {
 		slot = t.candidate(second, tag)
@@ -150,7 +153,16 @@ func (t *Table[K, V]) warm(h uint64) {
 		slot = t.candidate(second, 0)
 	}
 	if slot != noSlot {
-		sink += atomic.LoadUint64(t.metaOf(slot))
+		t.prefetchSlot(slot)
 	}
-	runtime.KeepAlive(sink)
+	runtime.KeepAlive(t)
+}
+
+// prefetchSlot brings the entry in a slot near.
+func (t *Table[K, V]) prefetchSlot(slot uint32) {
+	p := t.slotPtr(slot)
+	prefetchOne(p)
+	if t.stride%64 != 0 {
+		prefetchOne(unsafe.Add(p, t.stride-8)) // it may lie on two lines
+	}
 }

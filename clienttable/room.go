@@ -91,6 +91,9 @@ func onPath(steps *[searchMax]step, i int, g uint32) bool {
 // if it is not alive any more. Afterwards the first slot is free. The shard is
 // locked.
 func (t *Table[K, V]) move(s *shard[K, V], from, to uint32, now int64) {
+	if t.large {
+		t.prefetchSlot(to)
+	}
 	k, v := t.key(from), t.value(from)
 	if t.ends(from, now, &v) != 0 {
 		t.dismiss(s, from, now)
