@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -91,6 +92,43 @@ func TestHasherSeesEveryByte(t *testing.T) {
 			b[i] ^= 1 << r.UintN(8)
 			require.NotEqual(t, was, h.words(unsafe.Pointer(&b[0]), n), "byte %d of %d", i, n)
 			was = h.words(unsafe.Pointer(&b[0]), n)
+		}
+	}
+}
+
+// A look-up compares all of a key: one that differs in any one or two bits is another,
+// even where the tags are the same.
+func TestAllBitsOfAKeyCount(t *testing.T) {
+	tab := must(New(&Config[[5]uint64, uint64]{MaxEntries: 8}))
+	defer tab.Close()
+	flows := must(New(&Config[Flow, uint64]{MaxEntries: 8}))
+	defer flows.Close()
+	now := time.Now()
+	ones := [5]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
+	for _, k := range [][5]uint64{{}, ones, {0, 0xffff0a000001, 0, 0xffffc0000201, 3<<40 | 6<<32 | 1<<16 | 80}} {
+		f := Flow{k[0], k[1], k[2], k[3], k[4]}
+		require.NoError(t, tab.StoreAt(now, k, 1))
+		require.NoError(t, flows.StoreAt(now, f, 1))
+		no, home, tag := tab.home(tab.hashOf(&k))
+		slot, ok := tab.find(&tab.shards[no], home, tag, &k)
+		require.True(t, ok)
+		no, home, tag = flows.home(flows.hashOf(&f))
+		at, ok := flows.find(&flows.shards[no], home, tag, &f)
+		require.True(t, ok)
+		for i := range 320 {
+			for j := i; j < 320; j++ {
+				o := k
+				o[i/64] ^= 1 << (i % 64)
+				if j != i {
+					o[j/64] ^= 1 << (j % 64)
+				}
+				g := Flow{o[0], o[1], o[2], o[3], o[4]}
+				_, r := tab.hit(slot, &o, tab.tick(now), false)
+				_, q := flows.hit(at, &g, flows.tick(now), false)
+				if r != hitNo || q != hitNo || tab.sameKey(slot, &o) || flows.sameKey(at, &g) {
+					t.Fatalf("%x found for %x", k, o)
+				}
+			}
 		}
 	}
 }

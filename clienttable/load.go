@@ -110,8 +110,8 @@ func (t *Table[K, V]) hit(slot uint32, k *K, now int64, touch bool) (v V, r hitR
 	}
 	if unsafe.Sizeof(*k) == 40 { // as sameKey does, without a call
 		a, b := (*[5]uint64)(unsafe.Add(unsafe.Pointer(meta), 8)), (*[5]uint64)(unsafe.Pointer(k))
-		if atomic.LoadUint64(&a[4])^b[4]|atomic.LoadUint64(&a[1])^b[1]|atomic.LoadUint64(&a[3])^b[3]|
-			atomic.LoadUint64(&a[0])^b[0]|atomic.LoadUint64(&a[2])^b[2] != 0 {
+		if (atomic.LoadUint64(&a[4])^b[4])|(atomic.LoadUint64(&a[1])^b[1])|(atomic.LoadUint64(&a[3])^b[3])|
+			(atomic.LoadUint64(&a[0])^b[0])|(atomic.LoadUint64(&a[2])^b[2]) != 0 {
 			return v, hitNo
 		}
 	} else if !t.sameKey(slot, k) {

@@ -19,8 +19,8 @@ func (t *Table[K, V]) sameKey(slot uint32, k *K) bool {
 	p, q := unsafe.Add(t.slotPtr(slot), 8), unsafe.Pointer(k)
 	if n == 40 {
 		a, b := (*[5]uint64)(p), (*[5]uint64)(q)
-		return atomic.LoadUint64(&a[4])^b[4]|atomic.LoadUint64(&a[1])^b[1]|atomic.LoadUint64(&a[3])^b[3]|
-			atomic.LoadUint64(&a[0])^b[0]|atomic.LoadUint64(&a[2])^b[2] == 0
+		return (atomic.LoadUint64(&a[4])^b[4])|(atomic.LoadUint64(&a[1])^b[1])|(atomic.LoadUint64(&a[3])^b[3])|
+			(atomic.LoadUint64(&a[0])^b[0])|(atomic.LoadUint64(&a[2])^b[2]) == 0
 	}
 	off := uintptr(0)
 	for ; off+8 <= n; off += 8 {
