@@ -23,6 +23,7 @@ type statusReply struct {
 	Config   configReply    `json:"configuration" doc:"The file in force."`
 	Device   deviceReply    `json:"device" doc:"Where packets come from and go to."`
 	Totals   totalsReply    `json:"totals" doc:"Counts since the start."`
+	Flows    flowsReply     `json:"flows" doc:"Flow records exported since the start."`
 	Services []serviceReply `json:"services" doc:"Services, in the order of the file."`
 	Farms    []farmReply    `json:"farms" doc:"Farms with their nodes, by name."`
 	Elements []elementReply `json:"elements" doc:"What policies are about, by name."`
@@ -63,6 +64,12 @@ type totalsReply struct {
 	Reselected   uint64     `json:"reselected" doc:"Sessions given to a new node in the middle."`
 	Translated   uint64     `json:"translated" doc:"Sessions that got another source port."`
 	Clamped      uint64     `json:"clamped" doc:"SYNs whose MSS was lowered."`
+}
+
+type flowsReply struct {
+	Reported uint64 `json:"reported" doc:"Told to the collector."`
+	Lost     uint64 `json:"lost" doc:"Ends of sessions that came too fast to be told."`
+	Failed   uint64 `json:"failed" doc:"Records that could not be sent."`
 }
 
 type serviceReply struct {

@@ -49,6 +49,8 @@ func (in *instance) status() *statusReply {
 		r.Device.Name = c.Device.name()
 	}
 	r.Totals = in.totals(c)
+	fl := in.plane.FlowStats()
+	r.Flows = flowsReply{fl.Reported, fl.Lost, fl.Failed}
 	usable := in.farms(r, c, ps, wish)
 	byName := map[string]dataplane.Traffic{}
 	for name, t := range in.plane.Services() {

@@ -25,6 +25,7 @@ type config struct {
 	PingNodes    int                 `yaml:"ping-nodes" doc:"How many nodes of a virtual address must be usable for it to answer pings; -1 never answers." default:"1"`
 	State        state               `yaml:"state" doc:"Where sessions are kept over a restart."`
 	Admin        admin               `yaml:"admin" doc:"How the balancer is watched and steered while it runs."`
+	Flows        *flows              `yaml:"flow-export" doc:"Tell a collector about the flows of services that have export-flows set."`
 	Elements     map[string]*element `yaml:"elements" doc:"Checks of anything that policies are about, such as a database behind the servers."`
 	Policies     map[string]expr     `yaml:"policies" doc:"Boolean expressions over elements and other policies, such as 'db1 OR db2', for the policy of farms."`
 	Farms        map[string]*farm    `yaml:"farms,required" doc:"Servers that do the same work, by name."`
@@ -139,6 +140,7 @@ func (c *config) check(f *conf.File) {
 	}
 	c.Device.validate(f)
 	c.Admin.validate(f)
+	c.Flows.validate(f, c.Services)
 	for _, n := range []struct {
 		path  string
 		value int

@@ -157,6 +157,10 @@ services:
 		{"farm: web}", "farm: web, delay: {read: http, rules: [{when: host, is: x, farm: y}]}}", `there is no farm "y"`},
 		{"farm: web}", "farm: web, delay: {read: http, tls-persistence: {}}}", "services"},
 		{"protocol: tcp, port: 80", "protocol: udp, port: 80, delay: {}", "services[0].delay: only TCP"},
+		{"farm: web}", "farm: web, export-flows: true}", "services[0].export-flows: to whom? flow-export is missing"},
+		{"device:", "flow-export: {version: ipfix}\ndevice:", "flow-export: collector is missing"},
+		{"device:", "flow-export: {collector: '192.0.2.1:0', sample: -1}\ndevice:", "flow-export.sample: -1: want 1 or more"},
+		{"device:", "flow-export: {collector: '192.0.2.1:1', version: 5}\ndevice:", "flow-export.version"},
 		{"services:\n", "services:\n  - {name: w2, match: \"192.0.2.81 tcp/80\", port: 80, farm: web}\n", "want either match or vip"},
 	} {
 		bad := strings.Replace(good, c.old, c.new, 1)

@@ -36,6 +36,7 @@ var metricTable = [...]struct {
 	{"resets_total", "TCP resets sent for lost sessions.", nil},
 	{"pings_answered_total", "Echo requests answered.", nil},
 	{"icmp_errors_translated_total", "ICMP errors translated.", nil},
+	{"flow_records_total", "Flow records by result: reported to the collector, lost, or failed.", []string{"result"}},
 	{"service_usable_nodes", "Nodes that may take a new session of the service.", []string{"service"}},
 	{"service_packets_total", "Packets from (in) and to (out) clients.", []string{"service", "direction"}},
 	{"service_bytes_total", "Octets from (in) and to (out) clients.", []string{"service", "direction"}},
@@ -114,6 +115,9 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	counter("resets_total", float64(s.Totals.Resets))
 	counter("pings_answered_total", float64(s.Totals.Pings))
 	counter("icmp_errors_translated_total", float64(s.Totals.ICMPErrors))
+	counter("flow_records_total", float64(s.Flows.Reported), "reported")
+	counter("flow_records_total", float64(s.Flows.Lost), "lost")
+	counter("flow_records_total", float64(s.Flows.Failed), "failed")
 	for _, v := range s.Services {
 		gauge("service_usable_nodes", float64(v.Usable), v.Name)
 		flow("service", v.Traffic, v.Name)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -27,7 +28,11 @@ func TestTLSPersistence(t *testing.T) {
 		require.NoError(t, s.Do(cmd.Start))
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
-	p := h.start(t, `version: 1
+	collector, err := h.balancer.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { collector.Close() })
+	p := h.start(t, fmt.Sprintf(`version: 1
+flow-export: {collector: "%v", active: 1s, inactive: 1s}
 device: {type: tun, interfaces: [e1, e2]}
 admin: {socket: SOCKET}
 farms:
@@ -56,12 +61,13 @@ services:
     protocol: tcp
     port: 80
     farm: web
+    export-flows: true
     delay:
       read: http
       rules:
         - {when: path-prefix, is: /old, redirect: "http://10.9.100.1/"}
         - {when: path, is: /gone, reply: 410}
-`)
+`, collector.LocalAddr()))
 	p.ready()
 	for range 3 {
 		var out []byte
@@ -80,7 +86,8 @@ services:
 	require.Positive(t, nodes[0].Traffic.Sessions, "both have served")
 	require.Positive(t, nodes[1].Traffic.Sessions, "both have served")
 
-	body, err := h.get("10.9.100.1")
+	var body string
+	body, err = h.get("10.9.100.1")
 	require.NoError(t, err)
 	require.Contains(t, body, "server ")
 	for path, want := range map[string]string{"/gone": "410", "/old/page": "302"} {
@@ -91,4 +98,13 @@ services:
 		}))
 		require.Equal(t, want, string(out), path)
 	}
+
+	// The flows of the web service are told about, in IPFIX.
+	require.NoError(t, collector.SetReadDeadline(time.Now().Add(patience)))
+	b := make([]byte, 65535)
+	n, _, err := collector.ReadFrom(b)
+	require.NoError(t, err)
+	require.Greater(t, n, 16)
+	require.Equal(t, []byte{0, 10}, b[:2], "version of IPFIX")
+	p.eventually("it is counted", func() bool { return p.status().Flows.Reported > 0 })
 }

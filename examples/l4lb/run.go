@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -30,6 +31,7 @@ type instance struct {
 	follow  follower // tells the device about other virtual addresses
 
 	mu          sync.Mutex
+	collector   io.Closer // of flows, nil without
 	conf        *config
 	pools       *pools
 	wishes      wishes
@@ -106,6 +108,10 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		return err
 	}
 	if err := in.roster.Set(c.setup()); err != nil {
+		in.admin.close()
+		return err
+	}
+	if err := in.export(c); err != nil {
 		in.admin.close()
 		return err
 	}
@@ -258,6 +264,9 @@ func (in *instance) apply(c *config) error {
 		return err
 	}
 	if err := in.follow(c); err != nil {
+		return err
+	}
+	if err := in.export(c); err != nil {
 		return err
 	}
 	in.conf, in.pools, in.wishes = c, next, wish

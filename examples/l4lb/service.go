@@ -25,6 +25,7 @@ type service struct {
 	Lost     dataplane.MidStream `yaml:"lost-session" doc:"What a TCP packet in the middle of an unknown connection gets." default:"reset"`
 	MinNodes int                 `yaml:"min-nodes" doc:"How many nodes must be usable for the service to take new sessions." default:"1"`
 	Delay    *delay              `yaml:"delay" doc:"Choose the node after reading the beginning of a TCP connection. It needs forward nat or fullnat."`
+	Flows    bool                `yaml:"export-flows" doc:"Export the service's flows, see flow-export." default:"false"`
 	Disabled bool                `yaml:"disabled" doc:"Leaves the service out." default:"false"`
 }
 
@@ -55,7 +56,7 @@ func (s *service) match() policy.Match {
 // library is the service as the data plane wants it.
 func (s *service) library(fm *farm, pool *steering.Pool) *dataplane.Service {
 	out := &dataplane.Service{
-		Name: s.Name, Pool: pool, Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost, MinNodes: s.MinNodes,
+		Name: s.Name, Pool: pool, Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost, MinNodes: s.MinNodes, ExportFlows: s.Flows,
 		Ageing:      clienttable.Ageing{Idle: fm.Ageing.Idle, SYN: fm.Ageing.SYN, Linger: fm.Ageing.Linger},
 		ClientBits4: fm.Clients.Bits4, ClientBits6: fm.Clients.Bits6,
 	}
