@@ -37,7 +37,6 @@ type Capture struct {
 	queue chan queued
 	seen  atomic.Int64 // put into the queue
 	lost  atomic.Uint64
-	err   error
 }
 
 type queued struct {
