@@ -82,7 +82,7 @@ func (p *Plane) resetEnds(r ref, rec *record, whom clienttable.CloseTo) {
 		}
 		if seq, ack, ok := state.Reset(end.dir); ok {
 			if rec.flags&isDelayed != 0 {
-				sm := &p.slab.seams[r.record()]
+				sm := &p.slab.recs[r.record()].seam
 				if sm.stage.Load() == connecting {
 					continue
 				}

@@ -228,7 +228,7 @@ func (w *Worker) leave(c *held) {
 // established says that the node answered: from now on segments reach it, translated.
 func (w *Worker) established(c *held) {
 	p := w.p
-	rec, sm := &p.slab.recs[c.session.record()], &p.slab.seams[c.session.record()]
+	rec, sm := &p.slab.recs[c.session.record()], &p.slab.recs[c.session.record()].seam
 	sm.tr = c.conn.Translation()
 	n := uint32(len(c.conn.Data()))
 	flags := uint8(wire.ACK)
@@ -257,7 +257,7 @@ func (w *Worker) splice(s *holdShard, c *held) {
 			stage = following
 		}
 	})
-	w.p.slab.seams[c.session.record()].stage.Store(stage)
+	w.p.slab.recs[c.session.record()].seam.stage.Store(stage)
 	w.stats.spliced++
 	w.p.holds.remove(s, c)
 }

@@ -109,7 +109,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 			known = int(rec.service) < len(snap.services) && int(rec.nodeNo) < len(snap.nodes)
 			if rec.flags&isDelayed != 0 {
 				var ok bool
-				v.seam, ok = p.slab.seams[r.record()].save()
+				v.seam, ok = p.slab.recs[r.record()].seam.save()
 				known = known && ok
 			}
 		})
@@ -317,7 +317,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	rec.aged.Store(0)
 	rec.setCounts(p.tick(now.Add(-v.age)), v.counts)
 	if rec.flags&isDelayed != 0 {
-		p.slab.seams[at].restore(v.seam)
+		p.slab.recs[at].seam.restore(v.seam)
 	}
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))

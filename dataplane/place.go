@@ -118,7 +118,7 @@ func (w *Worker) place(s *holdShard, c *held) {
 		}
 		if reason != NotDropped {
 			w.unchoose(n)
-		} else if rec := &w.p.slab.recs[r.record()]; rec.flags&isDelayed == 0 || rec.nodeNo != n.no || w.p.slab.seams[r.record()].stage.Load() != connecting {
+		} else if rec := &w.p.slab.recs[r.record()]; rec.flags&isDelayed == 0 || rec.nodeNo != n.no || w.p.slab.recs[r.record()].seam.stage.Load() != connecting {
 			reason = NoSession // one is there, from before the service had delayed binding
 		}
 		if reason != NotDropped {

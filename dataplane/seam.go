@@ -8,8 +8,8 @@ import (
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
-// seam is what a session with delayed binding has beside its record, under the same number: how the two connections, the
-// client's with the balancer and the balancer's with the node, are one.
+// seam is the part of a record that a session with delayed binding needs: how the two connections, the client's with the balancer and
+// the balancer's with the node, are one.
 type seam struct {
 	stage atomic.Uint32
 	tr    splice.Translation // written before stage leaves connecting
@@ -36,7 +36,7 @@ func swapped(v uint32) uint32 { return v&0x00ff00ff<<8 | v>>8&0x00ff00ff }
 
 // seamOf returns the translation of a packet of a session with delayed binding, or nil if the packet has been dealt with.
 func (w *Worker) seamOf(pk *packet, r ref, rec *record) *splice.Translation {
-	sm := &w.p.slab.seams[r.record()]
+	sm := &w.p.slab.recs[r.record()].seam
 	switch sm.stage.Load() {
 	case spliced:
 	case following:
@@ -88,7 +88,7 @@ func shiftSeq(segment []byte, d uint32, b []byte, sumAt int, partial bool) {
 // quoteSeq translates the sequence number in the quotation of an ICMP error to the node, which would not believe it otherwise (RFC 5927, 4.1). It
 // reports false if there is no connection to the node yet.
 func (w *Worker) quoteSeq(pk *packet, q *wire.View, r ref) bool {
-	sm := &w.p.slab.seams[r.record()]
+	sm := &w.p.slab.recs[r.record()].seam
 	if sm.stage.Load() == connecting {
 		return false
 	}

@@ -53,7 +53,7 @@ type record struct {
 	aged  atomic.Uint32 // 1 once the session was found to have aged
 	begun uint32        // in ticks of the Plane's clock
 	spilt [2]spill
-	_     [20]byte
+	seam  seam // if isDelayed
 }
 
 // Flags of a record.
@@ -62,7 +62,7 @@ const (
 	isSCTP
 	hasLocal  // the source is translated, too
 	oneWay    // the node answers past the balancer: there is one entry, and nothing is translated
-	isDelayed // it has a seam
+	isDelayed // it is two connections
 	isInline  // both directions go to the node as they are, which is not their destination
 )
 
@@ -117,8 +117,7 @@ func (l *spinLock) release() { l.v.Store(0) }
 // looked its entry up before that left the table, is not given out again: records given
 // back wait in limbo until every batch that was under way has ended.
 type slab struct {
-	recs  []record
-	seams []seam // of the records with the same numbers; memory that is not touched costs nothing
+	recs []record
 
 	mu    sync.Mutex
 	free  []uint32
@@ -132,7 +131,6 @@ type slab struct {
 func newSlab(n int) *slab {
 	s := &slab{crowded: make(chan struct{}, 1)}
 	s.recs, s.forget = allocRecords(n, s)
-	s.seams = make([]seam, n)
 	return s
 }
 

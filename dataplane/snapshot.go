@@ -71,6 +71,7 @@ type snapshot struct {
 	// belong to sessions.
 	ends     map[netip.Addr][]answer
 	draining bool
+	delays   bool // there is, or was, a service with delayed binding
 	// With Intercept: its service, the nodes by address, and the channels by key.
 	inline   *service
 	senders  map[netip.Addr]*node
@@ -122,7 +123,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 	old := p.snap.Load()
 	next := &snapshot{
 		table: t, services: slices.Clone(old.services), ways: slices.Clone(old.ways), byConf: make(map[*Service]*service),
-		vips: make(map[netip.Prefix]*vip), draining: old.draining,
+		vips: make(map[netip.Prefix]*vip), draining: old.draining, delays: old.delays,
 	}
 	pools := make(map[*steering.Pool]*pool)
 	for _, q := range p.pools {
@@ -160,6 +161,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c)}
 		if c.Delay != nil {
 			svc.delay = p.delayOf(c.Delay, use)
+			next.delays = true
 		}
 		svc.timers, _ = clienttable.NewTimers(&c.Ageing) // resolve has seen to it that there is no error
 		for _, a := range c.Locals {

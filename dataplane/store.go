@@ -40,7 +40,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 		rec.flags |= isTCP
 		if svc.delay != nil {
 			rec.flags |= isDelayed
-			p.slab.seams[at].stage.Store(connecting)
+			p.slab.recs[at].seam.stage.Store(connecting)
 		}
 		seq, ack := pk.v.Seq(pk.ip)
 		st := rec.tcp

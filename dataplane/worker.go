@@ -168,6 +168,16 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 			sink += rec.alive[0].Load() + uint32(rec.entries.Load())
 		}
 	}
+	if w.snap.delays {
+		// The same for the third line, which only these sessions need.
+		for j := range n {
+			if w.found[j] {
+				if rec := &w.recs[w.refs[j].record()]; rec.flags&isDelayed != 0 {
+					sink += rec.seam.stage.Load()
+				}
+			}
+		}
+	}
 	w.stats.sink = sink
 	watched := w.p.watchers.Load() != nil
 	for j := range n {

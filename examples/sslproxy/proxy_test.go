@@ -190,11 +190,11 @@ func TestClientCertificates(t *testing.T) {
 	require.Equal(t, "CN=alice|64|127.0.0.1", body)
 	_, body = get(t, r.client(t), "https://a.example/", headerSubject, "CN=root", "X-Forwarded-For", "192.0.2.1")
 	require.Equal(t, "|0|127.0.0.1", body, "what clients say of themselves is not passed on")
-	_, err := r.client(t, newAuthority(t).issue(t, t.TempDir(), "mallory", 5)).Get("https://a.example/")
+	_, err := r.client(t, newAuthority(t).issue(t, t.TempDir(), "mallory", 5)).Get("https://a.example/") //nolint:bodyclose // there is none
 	require.Error(t, err)
 
 	r = newRig(t, func(c *config) { c.clientCA, c.requireClient = file, true }, show)
-	_, err = r.client(t).Get("https://a.example/")
+	_, err = r.client(t).Get("https://a.example/") //nolint:bodyclose // there is none
 	require.Error(t, err)
 }
 
