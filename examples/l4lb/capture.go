@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -160,7 +159,7 @@ func captureCommand() cmdline.Command {
 				if *snap > 0 {
 					q.Set("snaplen", strconv.Itoa(*snap))
 				}
-				var out io.Writer = std.Out
+				out := std.Out
 				if *file != "-" {
 					f, err := os.Create(*file)
 					if err != nil {

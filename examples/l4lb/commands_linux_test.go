@@ -152,17 +152,15 @@ func (p *process) doors(t *testing.T) {
 		if bad.method == "PUT" {
 			body = wishRequest{"draining"}
 		}
-		_, err := cl.open(t.Context(), bad.method, bad.path, body)
+		err := cl.call(t.Context(), bad.method, bad.path, body, nil)
 		require.ErrorContains(t, err, bad.want)
 	}
 	for _, body := range []any{wishRequest{"asleep"}, map[string]string{"adnim": "draining"}} {
-		_, err := cl.open(t.Context(), http.MethodPut, "/api/v1/nodes/v4/s1", body)
-		require.Error(t, err)
+		require.Error(t, cl.call(t.Context(), http.MethodPut, "/api/v1/nodes/v4/s1", body, nil))
 	}
 	drained := drainRequest{true}
 	require.NoError(t, cl.call(t.Context(), http.MethodPut, "/api/v1/drain", drained, nil))
-	_, err := cl.open(t.Context(), http.MethodGet, "/readyz", nil)
-	require.ErrorContains(t, err, "503")
+	require.ErrorContains(t, cl.call(t.Context(), http.MethodGet, "/readyz", nil, nil), "503")
 	require.NoError(t, cl.call(t.Context(), http.MethodPut, "/api/v1/drain", drainRequest{}, nil))
 	// The metrics themselves, by Prometheus's own rules.
 	problems, err := promlint.New(strings.NewReader(metrics)).Lint()
