@@ -26,7 +26,7 @@ func (h *labHosts) stream(t *testing.T, addr string) *stream {
 	tr := &http.Transport{DialContext: h.client.DialContext}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/slow", nil)
 	require.NoError(t, err)
-	resp, err := (&http.Client{Transport: tr}).Do(req)
+	resp, err := (&http.Client{Transport: tr}).Do(req) //nolint:bodyclose // closed when the test ends
 	require.NoError(t, err)
 	s := &stream{lines: make(chan string)}
 	done := make(chan struct{})
