@@ -24,7 +24,8 @@ type Replica interface {
 	AppendChanges(b []byte, after uint64, limit int) (out []byte, last uint64, err error)
 	// Apply makes changes of another balancer's.
 	Apply(b []byte) error
-	// Snapshot writes all that is there. Changes after LastSeq, asked for before, complete it.
+	// Snapshot writes all that is there. Changes after LastSeq, asked for before, complete it. Restore of one takes nothing
+	// away, so deletions that are not remembered any more are not followed: such entries age.
 	Snapshot(w io.Writer) error
 	// Restore takes a snapshot of another balancer's.
 	Restore(r io.Reader) error

@@ -1,0 +1,229 @@
+package clienttable
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// A Feed gives the changes of a table a form for the wire, so that tables of several balancers can
+// follow each other, as a cluster's replicas do. What it applies it does not tell again. Entries that aged or were
+// evicted are not told either: the follower has its own clock, and its own room. Owners go by their names, see
+// [Config.OwnerName]. Only the [Packed] layout has a form for the wire, and the table needs a
+// [Config.ChangeLog].
+//
+// A Feed must not be copied after its first use, is safe for concurrent use, and there should be one for a table.
+type Feed[K comparable, V any] struct {
+	Table *Table[K, V]
+
+	mu   sync.Mutex
+	echo map[uint64]bool // numbers of changes that Apply made
+	buf  []Change[K, V]
+}
+
+// ErrFeed is wrapped by the errors that refuse changes, which have changed nothing.
+var ErrFeed = errors.New("clienttable: changes refused")
+
+// Changes on the wire are
+//
+//	hash of the types 8 | native byte order 4 | n × (op 1 | key | if stored: value | TTL ms 8 | class 1 | fixed 1 | name 2+n)
+//
+// where the name is that of the value's owner, and keys and values are as in a snapshot. Numbers are little-endian.
+const (
+	feedHead  = 8 + 4
+	feedBatch = 256
+)
+
+func (f *Feed[K, V]) head() []byte { return f.Table.snapHeader(time.Time{}, 0)[24:32:32] }
+
+// LastSeq returns the number of the last change.
+func (f *Feed[K, V]) LastSeq() uint64 { return f.Table.Seq() }
+
+// AppendChanges appends changes after a number to b, up to about limit bytes, and returns the
+// number of the last one, which may be one that is not told. The error is [ErrChangesLost], or that of a table that is not
+// packed.
+func (f *Feed[K, V]) AppendChanges(b []byte, after uint64, limit int) ([]byte, uint64, error) {
+	t := f.Table
+	if !t.packed {
+		return b, after, fmt.Errorf("clienttable: changes of the heap layout: %w", errors.ErrUnsupported)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.buf == nil {
+		f.buf = make([]Change[K, V], feedBatch)
+	}
+	start := len(b)
+	for len(b)-start < limit {
+		n, err := t.Changes(after, f.buf)
+		if err != nil {
+			return b, after, err
+		}
+		if n == 0 {
+			break
+		}
+		for i := range f.buf[:n] {
+			c := &f.buf[i]
+			if len(b)-start >= limit {
+				break
+			}
+			after = c.Seq
+			if f.echo[c.Seq] || c.Op == Removed && c.Why != Deleted {
+				continue
+			}
+			if len(b) == start {
+				b = binary.NativeEndian.AppendUint32(append(b, f.head()...), snapBOM)
+			}
+			b = f.append(b, c)
+		}
+	}
+	return b, after, nil
+}
+
+func (f *Feed[K, V]) append(b []byte, c *Change[K, V]) []byte {
+	b = append(append(b, byte(c.Op)), bytesOf(&c.Key)...)
+	if c.Op == Removed {
+		return b
+	}
+	b = append(b, bytesOf(&c.Value)...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(c.Life.TTL/time.Millisecond))
+	fixed := byte(0)
+	if c.Life.Fixed {
+		fixed = 1
+	}
+	b = append(b, byte(c.Life.Class), fixed)
+	name := ""
+	if cfg := &f.Table.cfg; cfg.OwnerName != nil {
+		if owner := cfg.Owner(c.Value); owner != 0 {
+			name = cfg.OwnerName(owner)
+		}
+	}
+	name = name[:min(len(name), 1<<16-1)]
+	return append(binary.LittleEndian.AppendUint16(b, uint16(len(name))), name...)
+}
+
+// Apply makes the changes that AppendChanges of another balancer's Feed wrote, now. Entries of owners
+// that are not known here are left out. It goes on after an error of the table, such as [ErrFull], and returns the
+// first.
+func (f *Feed[K, V]) Apply(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	changes, err := f.parse(b)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.Table
+	before := t.Seq()
+	err = t.Apply(time.Now(), changes...)
+	f.remember(before, t.Seq(), changes)
+	return err
+}
+
+// remember finds the numbers that changes just made have got.
+func (f *Feed[K, V]) remember(before, last uint64, changes []Change[K, V]) {
+	if last == before {
+		return
+	}
+	if f.echo == nil {
+		f.echo = map[uint64]bool{}
+	}
+	made := make(map[K]*Change[K, V], len(changes))
+	for i := range changes {
+		made[changes[i].Key] = &changes[i] // the last one of a key is how it is now
+	}
+	buf := make([]Change[K, V], min(last-before, 4096))
+	for before < last {
+		n, err := f.Table.Changes(before, buf)
+		if err != nil || n == 0 {
+			break
+		}
+		for i := range buf[:n] {
+			c := &buf[i]
+			if m := made[c.Key]; m != nil && m.Op == c.Op && (c.Op == Removed || string(bytesOf(&m.Value)) == string(bytesOf(&c.Value))) {
+				f.echo[c.Seq] = true
+			}
+		}
+		before = buf[n-1].Seq
+	}
+	// What the log has forgotten nobody asks for.
+	if keep := len(f.Table.log.ring); len(f.echo) > 2*keep {
+		for seq := range f.echo {
+			if seq+uint64(keep) <= last {
+				delete(f.echo, seq)
+			}
+		}
+	}
+}
+
+// parse checks all changes before any is made.
+func (f *Feed[K, V]) parse(b []byte) (changes []Change[K, V], err error) {
+	t := f.Table
+	if !t.packed {
+		return nil, fmt.Errorf("clienttable: changes for the heap layout: %w", errors.ErrUnsupported)
+	}
+	if len(b) < feedHead || string(b[:8]) != string(f.head()) || binary.NativeEndian.Uint32(b[8:]) != snapBOM {
+		return nil, fmt.Errorf("%w: of other types, or of a machine of another kind", ErrFeed)
+	}
+	keyLen, valueLen := int(reflect.TypeFor[K]().Size()), int(reflect.TypeFor[V]().Size())
+	short := fmt.Errorf("%w: cut short or damaged", ErrFeed)
+	for b = b[feedHead:]; len(b) > 0; {
+		if len(b) < 1+keyLen {
+			return nil, short
+		}
+		c := Change[K, V]{Op: ChangeOp(b[0])}
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.Key)), keyLen), b[1:])
+		b = b[1+keyLen:]
+		switch c.Op {
+		case Removed:
+			c.Why = Deleted
+			changes = append(changes, c)
+			continue
+		case Stored:
+		default:
+			return nil, short
+		}
+		if len(b) < valueLen+8+2+2 {
+			return nil, short
+		}
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.Value)), valueLen), b)
+		b = b[valueLen:]
+		ms := binary.LittleEndian.Uint64(b)
+		if ms > snapLeft || b[8] > byte(Static) || b[9] > 1 {
+			return nil, short
+		}
+		c.Life = Life{TTL: time.Duration(ms) * time.Millisecond, Class: Class(b[8]), Fixed: b[9] == 1}
+		n := int(binary.LittleEndian.Uint16(b[10:]))
+		if b = b[12:]; len(b) < n {
+			return nil, short
+		}
+		name := string(b[:n])
+		b = b[n:]
+		if name != "" && t.cfg.Rebind != nil {
+			var ok bool
+			if c.Value, ok = t.cfg.Rebind(c.Value, name); !ok {
+				continue
+			}
+		}
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+// Snapshot is [Table.WriteTo].
+func (f *Feed[K, V]) Snapshot(w io.Writer) error {
+	_, err := f.Table.WriteTo(w)
+	return err
+}
+
+// Restore is [Table.ReadFrom].
+func (f *Feed[K, V]) Restore(r io.Reader) error {
+	_, err := f.Table.ReadFrom(r)
+	return err
+}

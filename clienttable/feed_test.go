@@ -1,0 +1,115 @@
+package clienttable
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func feedTable(t testing.TB) *Feed[Flow, uint64] {
+	t.Helper()
+	tab, err := New(&Config[Flow, uint64]{MaxEntries: 1 << 10, ChangeLog: 512})
+	require.NoError(t, err)
+	t.Cleanup(func() { tab.Close() })
+	return &Feed[Flow, uint64]{Table: tab}
+}
+
+func feedKey(i int) Flow {
+	return MakeFlow(6, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), uint16(i)), netip.MustParseAddrPort("192.0.2.1:80"))
+}
+
+// TestFeedBothWays: two tables follow each other and come to rest.
+func TestFeedBothWays(t *testing.T) {
+	a, b := feedTable(t), feedTable(t)
+	for i := range 100 {
+		require.NoError(t, a.Table.StoreLife(time.Now(), feedKey(i), uint64(i), Life{TTL: time.Hour, Class: HalfOpen}))
+		require.NoError(t, b.Table.Store(feedKey(100+i), uint64(i)))
+	}
+	a.Table.Delete(feedKey(5))
+	pass := func(from, to *Feed[Flow, uint64], after uint64) (uint64, int) {
+		var total int
+		for {
+			msg, last, err := from.AppendChanges(nil, after, 200)
+			require.NoError(t, err)
+			total += len(msg)
+			require.NoError(t, to.Apply(msg))
+			if last == after {
+				return last, total
+			}
+			after = last
+		}
+	}
+	atA, n := pass(a, b, 0)
+	require.Positive(t, n)
+	atB, n := pass(b, a, 0)
+	require.Positive(t, n)
+	require.Equal(t, 199, a.Table.Len())
+	require.Equal(t, 199, b.Table.Len())
+	_, n = pass(a, b, atA)
+	require.Zero(t, n, "what was applied is not told again")
+	_, n = pass(b, a, atB)
+	require.Zero(t, n)
+	_, info, ok := b.Table.Info(time.Now(), feedKey(7))
+	require.True(t, ok)
+	require.Equal(t, Life{TTL: time.Hour, Class: HalfOpen}, info.Life)
+	_, _, err := a.AppendChanges(nil, 1<<40, 100)
+	require.ErrorIs(t, err, ErrChangesLost)
+	require.Equal(t, a.Table.Seq(), a.LastSeq())
+}
+
+func feedMessage(t testing.TB) []byte {
+	f := feedTable(t)
+	require.NoError(t, f.Table.Store(feedKey(1), 7))
+	require.NoError(t, f.Table.Store(feedKey(2), 8))
+	f.Table.Delete(feedKey(1))
+	b, _, err := f.AppendChanges(nil, 0, 1<<20)
+	require.NoError(t, err)
+	return b
+}
+
+func TestFeedRefuses(t *testing.T) {
+	b := feedMessage(t)
+	f := feedTable(t)
+	for n := 1; n < len(b); n++ {
+		if err := f.Apply(b[:n]); err != nil {
+			require.ErrorIs(t, err, ErrFeed)
+		}
+	}
+	other, err := New(&Config[uint32, uint32]{ChangeLog: 8, MaxEntries: 64})
+	require.NoError(t, err)
+	defer other.Close()
+	require.ErrorIs(t, (&Feed[uint32, uint32]{Table: other}).Apply(b), ErrFeed)
+}
+
+func FuzzFeed(f *testing.F) {
+	f.Add(feedMessage(f))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		feed := feedTable(t)
+		_ = feed.Apply(b)
+		require.LessOrEqual(t, feed.Table.Len(), 1<<10)
+	})
+}
+
+func ExampleFeed() {
+	make := func() *Feed[Flow, uint64] {
+		t, err := New(&Config[Flow, uint64]{MaxEntries: 64, ChangeLog: 64})
+		if err != nil {
+			panic(err)
+		}
+		return &Feed[Flow, uint64]{Table: t}
+	}
+	lb1, lb2 := make(), make()
+	defer lb1.Table.Close()
+	defer lb2.Table.Close()
+	fmt.Println(lb1.Table.Store(feedKey(1), 7))
+	message, last, err := lb1.AppendChanges(nil, 0, 1<<16)
+	fmt.Println(last, err, lb2.Apply(message))
+	fmt.Println(lb2.Table.Peek(feedKey(1)))
+	// Output:
+	// <nil>
+	// 1 <nil> <nil>
+	// 7 true
+}
