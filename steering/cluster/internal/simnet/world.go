@@ -305,6 +305,45 @@ func (w *World) notice(a, b *Node) {
 	})
 }
 
+// manyNodes is how many balancers notice a partition one by one. Where there are more, each notices all of it at
+// once, at a time of its own: otherwise each would see other members than all others hundreds of times.
+const manyNodes = 64
+
+// noticeAll has a see, after a while, whom it can reach.
+func (w *World) noticeAll(a *Node) {
+	if !a.Alive {
+		return
+	}
+	epoch := a.epoch
+	w.After(w.between(w.cfg.Detect), func() {
+		if !a.Alive || a.epoch != epoch {
+			return
+		}
+		changed := false
+		var back []*Node
+		for _, b := range w.Nodes {
+			if a == b {
+				continue
+			}
+			m, knew := a.sees[b.Name]
+			switch up := w.reach(a, b); {
+			case up && (!knew || m != b.member()):
+				a.sees[b.Name], changed = b.member(), true
+				back = append(back, b)
+			case !up && knew:
+				delete(a.sees, b.Name)
+				changed = true
+			}
+		}
+		if changed {
+			a.tellMembers()
+		}
+		for _, b := range back {
+			w.mend(a, b)
+		}
+	})
+}
+
 // mend tells a that the stream to b had a gap.
 func (w *World) mend(a, b *Node) {
 	if k := a.links[b.Name]; k != nil && k.broken {
@@ -336,6 +375,12 @@ func (w *World) Restart(n *Node) {
 func (w *World) Partition(side int, nodes ...*Node) {
 	for _, n := range nodes {
 		n.side = side
+	}
+	if len(w.Nodes) > manyNodes {
+		for _, a := range w.Nodes {
+			w.noticeAll(a)
+		}
+		return
 	}
 	for _, a := range w.Nodes {
 		for _, b := range nodes {
