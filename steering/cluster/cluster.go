@@ -187,7 +187,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		_ = c.socks.Shutdown()
 		return fmt.Errorf("cluster: %w", err)
 	}
-	defer ml.Shutdown()
+	defer func() { _ = ml.Shutdown() }()
 	c.mu.Lock()
 	c.ml = ml
 	c.mu.Unlock()

@@ -323,10 +323,8 @@ func (c *Cluster) onPart(k feedKey, r Replica, seq uint64, part uint32, end bool
 	}
 	f.parts++
 	c.mu.Unlock()
-	_, err := pw.Write(b)
-	switch {
-	case err != nil:
-	case end:
+	// Why Restore wants no more it says itself.
+	if _, err := pw.Write(b); err == nil && end {
 		pw.Close()
 	}
 	return nil
