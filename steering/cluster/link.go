@@ -6,8 +6,10 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/lbprim/lbprim/steering/cluster/flowshare"
@@ -278,8 +280,12 @@ func (c *Cluster) resend(to flowshare.Member) {
 	c.changed()
 }
 
-// refused counts who could not prove to belong here.
+// refused counts who could not prove to belong here. Who only hung up has proved nothing either way.
 func (c *Cluster) refused(err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+		c.count.broken.Add(1)
+		return
+	}
 	c.count.refused.Add(1)
 	c.log.Warn("stream refused", "err", err)
 }
