@@ -16,15 +16,20 @@ require (
 	github.com/lbprim/lbprim v0.0.0
 	github.com/maypok86/otter/v2 v2.4.0
 	github.com/puzpuzpuz/xsync/v4 v4.5.0
+	github.com/stretchr/testify v1.12.1
+	gvisor.dev/gvisor v0.0.0-20250503011706-39ed1f5ac29c
 	stathat.com/c/consistent v1.0.0
 )
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
+	github.com/google/btree v1.1.3 // indirect
 	github.com/klauspost/cpuid/v2 v2.0.9 // indirect
 	github.com/zeebo/xxh3 v1.0.2 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sync v0.25.0 // indirect
+	golang.org/x/time v0.7.0 // indirect
 )
 
 require (
