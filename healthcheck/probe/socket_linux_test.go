@@ -150,7 +150,7 @@ func TestRouterSaysUnreachable(t *testing.T) {
 	for name, p := range map[string]healthcheck.Prober{
 		"tcp": probe.TCP{}, "half-open": probe.TCPHalfOpen{}, "http": probe.HTTP{},
 		"udp": probe.UDP{Payload: []byte("x"), Expect: []byte("y")}, "plain udp": probe.UDP{},
-		"icmp": probe.ICMP{Every: 100 * time.Millisecond, Attempts: 2}, "dns": probe.DNS{}, "tftp": probe.TFTP{File: "x"},
+		"icmp": probe.ICMP{Every: 100 * time.Millisecond, Attempts: 5}, "dns": probe.DNS{}, "tftp": probe.TFTP{File: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
