@@ -36,6 +36,8 @@ func (p *Plane) Run(ctx context.Context) error {
 		})
 	}
 	wg.Go(func() { p.maintain(ctx, first) })
+	wg.Go(p.sessions.Prefault)
+	p.slab.prepare()
 	wg.Go(func() { p.exportFlows(ctx) })
 	<-ctx.Done()
 	for _, d := range p.cfg.Devices {
@@ -70,6 +72,9 @@ func (p *Plane) maintain(ctx context.Context, q *queue) {
 					return // the queue's own reader reports it
 				}
 			}
+			continue
+		case <-p.slab.low:
+			p.slab.prepare()
 			continue
 		case <-p.slab.crowded:
 			p.slab.recycle(p.quiesce)

@@ -208,3 +208,31 @@ func TestEverythingAtOnce(t *testing.T) {
 	require.Positive(t, p.Stats().Written.Packets)
 	t.Log(p.Stats(), p.drops())
 }
+
+// TestPrepare gives records memory ahead, again and again, and changes nothing of those in use.
+func TestPrepare(t *testing.T) {
+	const n = 3*readyRecords + 7
+	s := newSlab(n)
+	defer func() { s.forget() }()
+	s.prepare()
+	prepared := 1
+	for i := range uint32(n) {
+		at, ok := s.alloc()
+		require.True(t, ok)
+		require.Equal(t, i, at)
+		require.Zero(t, s.recs[at].nodeNo)
+		s.recs[at].nodeNo = i
+		select {
+		case <-s.low:
+			s.prepare()
+			prepared++
+		default:
+		}
+	}
+	_, ok := s.alloc()
+	require.False(t, ok)
+	require.GreaterOrEqual(t, prepared, 3)
+	for i := range s.recs {
+		require.EqualValues(t, i, s.recs[i].nodeNo)
+	}
+}

@@ -124,12 +124,18 @@ type slab struct {
 	fresh uint32 // never used from here on
 	limbo []uint32
 
+	// Records below ready have been given memory ahead of their use; low tells that few of these are left. 0 if
+	// nobody sees to it.
+	ready uint32
+	asked bool
+	low   chan struct{}
+
 	crowded chan struct{} // tells that many records are in limbo
 	forget  func()        // gives the memory back, when no record is needed any more
 }
 
 func newSlab(n int) *slab {
-	s := &slab{crowded: make(chan struct{}, 1)}
+	s := &slab{crowded: make(chan struct{}, 1), low: make(chan struct{}, 1)}
 	s.recs, s.forget = allocRecords(n, s)
 	return s
 }
@@ -146,7 +152,27 @@ func (s *slab) alloc() (at uint32, ok bool) {
 		return 0, false
 	}
 	s.fresh++
+	if s.ready != 0 && !s.asked && s.fresh+readyRecords/2 > s.ready {
+		s.asked = true
+		s.low <- struct{}{} // nobody else sends, and once for each prepare
+	}
 	return s.fresh - 1, true
+}
+
+// readyRecords is how many fresh records are given memory ahead: two huge pages of them.
+const readyRecords = 4 << 20 / 192
+
+// prepare has the system provide the memory of the records that will be used next: clearing a huge page takes longer
+// than a session, and no packet should wait for it.
+func (s *slab) prepare() {
+	s.mu.Lock()
+	from := max(s.ready, s.fresh)
+	to := uint32(min(uint64(from)+readyRecords, uint64(len(s.recs))))
+	s.ready, s.asked = to, to == uint32(len(s.recs))
+	s.mu.Unlock()
+	if from < to {
+		populate(s.recs[from:to])
+	}
 }
 
 // giveBack puts a record into limbo.

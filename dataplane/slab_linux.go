@@ -9,6 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// populate has the system provide the memory of some records.
+func populate(recs []record) {
+	const page = 4096
+	start := unsafe.Pointer(unsafe.SliceData(recs))
+	skew := uintptr(start) & (page - 1) // the first record of all begins a page
+	n := uintptr(len(recs))*unsafe.Sizeof(record{}) + skew
+	_ = unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(start, -int(skew))), int((n+page-1)&^(page-1))), unix.MADV_POPULATE_WRITE)
+}
+
 // allocRecords takes memory for n records from the system, where the garbage collector does not see it, and
 // asks for huge pages: a record is reached at random, and walking page tables costs as much as the record. The memory is
 // used up page by page. forget gives its content back, and leaves it readable, as zeros; the memory itself goes
