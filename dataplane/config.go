@@ -25,6 +25,10 @@ type Config struct {
 	// is cheaper, and best where there is one queue, or a device sees to it itself that a client's packets come by
 	// one (as AF_PACKET's fanout does, and TUN for up to 4,096 flows). At most 256. [Plane.SetWorkers] changes it.
 	Workers int
+	// Accelerator, if there is one, is asked to forward packets of sessions in place of the Plane. Default: none.
+	Accelerator Accelerator
+	// AccelerateAfter is how many packets of one direction a session must have had. Default 16.
+	AccelerateAfter int
 	// Link says what the packets given to [Plane.Process] look like. Devices tell that
 	// of theirs themselves.
 	Link Link
@@ -195,7 +199,7 @@ func (cfg *Config) withDefaults() (Config, error) {
 		value    *int
 		fallback int
 	}{{"MaxSessions", &c.MaxSessions, DefaultMaxSessions}, {"MaxAssociations", &c.MaxAssociations, DefaultMaxAssociations},
-		{"MaxHeld", &c.MaxHeld, DefaultMaxHeld}, {"SYNAlarm", &c.SYNAlarm, DefaultSYNAlarm}} {
+		{"AccelerateAfter", &c.AccelerateAfter, DefaultAccelerateAfter}, {"MaxHeld", &c.MaxHeld, DefaultMaxHeld}, {"SYNAlarm", &c.SYNAlarm, DefaultSYNAlarm}} {
 		switch {
 		case *n.value == 0:
 			*n.value = n.fallback

@@ -32,6 +32,9 @@ func (w *Worker) hit(pk *packet, r ref) {
 			w.renumber(pk, tr, dir) // sessions are tracked by the numbers that the client knows
 		}
 	}
+	if pk.v.TCPFlags&ending != 0 && rec.accel.Load() != 0 && !w.dry {
+		w.p.fallBack(rec, pk.v.Proto)
+	}
 	if rec.flags&isTCP != 0 && !w.track(pk, svc, rec, dir) {
 		w.miss(pk)
 		return
@@ -68,7 +71,9 @@ func (w *Worker) hit(pk *packet, r ref) {
 		w.stats.drops[FragmentLost] += uint64(len(waiting))
 		return
 	}
-	w.count(r, rec, n)
+	if packets := w.count(r, rec, n); w.p.accel.dev != nil {
+		w.wanted(pk, rec, packets)
+	}
 	if rec.flags&asIs == 0 {
 		w.forward(pk)
 	}
@@ -77,10 +82,10 @@ func (w *Worker) hit(pk *packet, r ref) {
 	}
 }
 
-// count counts a packet of n bytes of a session.
-func (w *Worker) count(r ref, rec *record, n int) {
+// count counts a packet of n bytes of a session, and returns how many of its direction there were, see record.meter.
+func (w *Worker) count(r ref, rec *record, n int) (packets uint64) {
 	if !w.dry {
-		rec.meter(r.dir(), n)
+		packets = rec.meter(r.dir(), n)
 	}
 	if r.dir() == toNode {
 		w.stats.nodes[rec.nodeNo].In.add(n)
@@ -89,6 +94,7 @@ func (w *Worker) count(r ref, rec *record, n int) {
 		w.stats.nodes[rec.nodeNo].Out.add(n)
 		w.stats.services[rec.service].Out.add(n)
 	}
+	return packets
 }
 
 // clamp lowers the MSS of a SYN or SYN-ACK to what fits the way to the nodes.

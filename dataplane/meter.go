@@ -16,9 +16,23 @@ type spill struct {
 	octets  uint32 // in units of 1 << spillOctets
 }
 
-// meter counts a packet of n bytes.
-func (r *record) meter(dir uint32, n int) {
-	if r.word[dir].Add(1<<octetBits+uint64(n))>>octetBits >= 1<<spillPackets {
+// meter counts a packet of n bytes, and returns how many there were since the word was last emptied.
+func (r *record) meter(dir uint32, n int) (packets uint64) {
+	packets = r.word[dir].Add(1<<octetBits+uint64(n)) >> octetBits
+	if packets >= 1<<spillPackets {
+		r.spill(dir)
+	}
+	return packets
+}
+
+// credit counts many packets at once.
+func (r *record) credit(dir uint32, c Count) {
+	r.lock.acquire()
+	r.spilt[dir].packets += uint32(c.Packets >> spillPackets)
+	r.spilt[dir].octets += uint32(c.Octets >> spillOctets)
+	w := r.word[dir].Add(c.Packets&(1<<spillPackets-1)<<octetBits + c.Octets&(1<<spillOctets-1))
+	r.lock.release()
+	if w>>octetBits >= 1<<spillPackets {
 		r.spill(dir)
 	}
 }

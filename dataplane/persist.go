@@ -315,6 +315,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
 	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay|isDelayed|isInline), f.node.no, f.svc.no, f.svc.way, v.tcp
 	rec.aged.Store(0)
+	rec.accel.Store(0)
 	rec.setCounts(p.tick(now.Add(-v.age)), v.counts)
 	if rec.flags&isDelayed != 0 {
 		p.slab.recs[at].seam.restore(v.seam)

@@ -41,6 +41,8 @@ type Plane struct {
 	readers sync.RWMutex
 	own     *Worker // of Process
 
+	accel acceleration
+
 	teams      teams
 	team       atomic.Pointer[team] // in force; nil: readers handle packets themselves
 	spreadOver atomic.Uint32        // the number of workers that clients are spread over
@@ -101,6 +103,9 @@ func New(cfg *Config) (*Plane, error) {
 		p.free()
 		return nil, err
 	}
+	p.accel = acceleration{
+		dev: c.Accelerator, after: uint64(c.AccelerateAfter), want: make(chan clienttable.Flow, maxWanted), installed: make(map[clienttable.Flow]*accelerated),
+	}
 	p.own = p.newWorker(c.Link, "process")
 	p.setWorkers(c.Workers)
 	p.flows.conf.Store(c.Flows)
@@ -160,6 +165,9 @@ func (p *Plane) peek(k clienttable.Flow, r ref, f func(rec *record)) bool {
 func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	rec := &p.slab.recs[r.record()]
 	p.withdraw(k)
+	if p.accel.dev != nil {
+		p.unaccelerate(k, rec)
+	}
 	if r.dir() == toNode {
 		p.flowEnds(k, rec, why)
 		p.release(k, rec.nodeNo)
@@ -191,6 +199,7 @@ func (p *Plane) release(k clienttable.Flow, no uint32) {
 func (p *Plane) lose(n *node) {
 	p.sessions.Invalidate(uint32(n.id))
 	p.assocs.Invalidate(uint32(n.id))
+	p.loseAccelerated(uint32(n.id))
 	p.cfg.Logger.Info("node lost", "node", n.name, "addr", n.addr)
 }
 
@@ -325,6 +334,7 @@ func (p *Plane) stale() bool {
 // run steering.Pool.Run beside it.
 func (p *Plane) Step(now time.Time) (more bool) {
 	const limit = 4096
+	p.accelerate(now) // first: traffic that the Plane does not see keeps sessions alive, too
 	n := p.sessions.Sweep(now, limit)
 	n = max(n, p.assocs.Sweep(now, limit))
 	if lost := p.fragments.step(now); lost > 0 {

@@ -46,7 +46,7 @@ type record struct {
 	// Second line.
 	entries           atomic.Int32 // how many of the two are still in the table
 	node, vip, client wire.End
-	_                 [6]byte
+	accel             atomic.Uint32 // how many of the two directions an accelerator has
 
 	// Third line.
 	local wire.End      // if hasLocal

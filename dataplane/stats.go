@@ -117,6 +117,9 @@ func (p *Plane) each(f func(s *workerStats)) {
 		f(&w.stats)
 		w.mu.Unlock()
 	}
+	p.accel.mu.Lock()
+	defer p.accel.mu.Unlock()
+	f(&p.accel.stats)
 }
 
 // Stats returns the counts so far.

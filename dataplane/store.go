@@ -32,6 +32,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	rec.alive[toClient].Store(w.tick)
 	rec.entries.Store(1)
 	rec.aged.Store(0)
+	rec.accel.Store(0)
 	rec.setCounts(w.tick, [2]Count{})
 
 	life := svc.timers.Life(pk.v.Proto, rec.vip.Port)
