@@ -322,7 +322,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	}
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))
-	rec.entries.Store(0)
+	rec.entries.Store(1)
 	if !f.node.pool.adopt(f.node.id) {
 		p.slab.giveBack(at)
 		return false
@@ -330,7 +330,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	start := begun(now, info)
 	back := rec.other(k.Protocol(), toNode)
 	if rec.flags&oneWay == 0 {
-		rec.entries.Store(1)
+		rec.entries.Store(2) // see Worker.store
 		long := clienttable.Life{TTL: info.Life.TTL + info.Life.TTL/touchShare, Fixed: info.Life.Fixed, Class: info.Life.Class}
 		if _, taken, err := p.sessions.LoadOrStoreLife(start, back, ref{at<<1 | toClient, uint32(f.node.id)}, long); taken || err != nil {
 			p.slab.giveBack(at)
@@ -338,7 +338,6 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 			return false
 		}
 	}
-	rec.entries.Add(1)
 	if _, taken, err := p.sessions.LoadOrStoreLife(start, k, ref{at<<1 | toNode, uint32(f.node.id)}, info.Life); taken || err != nil {
 		f.node.pool.giveBack(k, f.node.id)
 		if rec.flags&oneWay == 0 {

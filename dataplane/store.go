@@ -30,7 +30,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	}
 	rec.alive[toNode].Store(w.tick)
 	rec.alive[toClient].Store(w.tick)
-	rec.entries.Store(1)
+	rec.entries.Store(2) // both, from the beginning: the first one stored may be removed before the second one is
 	rec.aged.Store(0)
 	rec.accel.Store(0)
 	rec.setCounts(w.tick, [2]Count{})
@@ -51,7 +51,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 		rec.flags |= isSCTP
 	}
 	if rec.flags&oneWay != 0 {
-		rec.entries.Store(0)
+		rec.entries.Store(1)
 		return w.storeForward(pk, svc, n, at, clienttable.Flow{}, life)
 	}
 	if len(svc.locals) > 0 {
@@ -122,8 +122,6 @@ const firstLocal = 1024
 
 func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back clienttable.Flow, life clienttable.Life) (ref, Reason) {
 	p := w.p
-	count := &p.slab.recs[at].entries
-	count.Add(1)
 	r := ref{at<<1 | toNode, uint32(n.id)}
 	got, loaded, err := p.sessions.LoadOrStoreLife(w.now, pk.key, r, life)
 	if err == nil && !loaded {
@@ -136,7 +134,7 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 	if back != (clienttable.Flow{}) {
 		p.sessions.DeleteAt(w.now, back)
 	}
-	if count.Add(-1) == 0 {
+	if p.slab.recs[at].entries.Add(-1) == 0 {
 		p.slab.giveBack(at)
 	}
 	if err != nil {
