@@ -178,6 +178,9 @@ func TestWithdrawsWhatItCannotServe(t *testing.T) {
 	s.stops[2]()
 	t.Logf("withdrawn after %v", s.await(t, 0, siteVIPs[2:]...))
 	s.await(t, 2, siteVIPs[:2]...)
+	for i := range s.balancers { // each farm has checks of its own
+		s.counts(t, i, 2)
+	}
 	for range 8 {
 		for _, v := range siteVIPs[:2] {
 			c, server, err := s.dial(t, v, 40*time.Second)
@@ -197,6 +200,9 @@ func TestWithdrawsWhatItCannotServe(t *testing.T) {
 
 	s.health(t, 2)
 	s.await(t, 2, siteVIPs[:]...)
+	for i := range s.balancers {
+		s.counts(t, i, 3)
+	}
 
 	// Maintenance of one balancer, by its file; a wrong file changes nothing.
 	flows := s.flows(t, 8)

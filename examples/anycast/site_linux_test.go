@@ -319,6 +319,21 @@ func (s *site) get(t *testing.T, i int, path string, to any) error {
 	return json.NewDecoder(resp.Body).Decode(to)
 }
 
+// counts waits until a balancer counts n usable nodes of three for both families' first address.
+func (s *site) counts(t *testing.T, balancer, n int) {
+	t.Helper()
+	want := fmt.Sprintf("has %d of 3 nodes", n)
+	var st status
+	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		st = status{}
+		require.NoError(t, s.get(t, balancer, "/", &st))
+		if strings.Contains(st.VIPs[0].Why, want) && strings.Contains(st.VIPs[1].Why, want) {
+			return
+		}
+		require.Lessf(t, time.Since(begun), time.Minute, "balancer %d: %+v instead of %q", balancer, st.VIPs, want)
+	}
+}
+
 // clients are the client's ends of the connections of which a balancer has a session.
 func (s *site) clients(t *testing.T, i int) map[string]string {
 	t.Helper()
