@@ -34,7 +34,6 @@ type lab struct {
 	client, balancer, first, other *netns.Namespace
 	procs                          []*exec.Cmd
 	pid                            int // of the balancer, 0 for the kernel
-	mostSessions                   int
 }
 
 func newLab(ctx context.Context, tmp string) (*lab, error) {

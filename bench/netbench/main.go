@@ -124,6 +124,10 @@ func run(ctx context.Context, o options) error {
 	if o.most, err = raiseFiles(o.sessions); err != nil {
 		return err
 	}
+	if o.most < o.sessions && slices.Contains(o.measures, "memory") {
+		fmt.Fprintf(os.Stderr, "memory is measured with %d sessions instead of %d: the limit of open files does for no more (ulimit -Hn)\n", o.most-1000, o.sessions)
+		o.sessions = o.most - 1000
+	}
 	if o.pace == 0 && (slices.Contains(o.measures, "p50") || slices.Contains(o.measures, "p99")) {
 		if o.pace, err = calibrate(ctx, o, tmp); err != nil {
 			return fmt.Errorf("pace of %s: %w (-pace sets one)", o.base, err)
@@ -185,7 +189,7 @@ func one(ctx context.Context, o options, tmp string, mode *mode, results *table)
 	if err != nil {
 		return err
 	}
-	l.pid, l.mostSessions = pid, o.most
+	l.pid = pid
 	if err := l.ready(ctx, addr); err != nil {
 		return err
 	}

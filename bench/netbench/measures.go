@@ -43,7 +43,7 @@ var measures = []measure{
 	{"p99", "99th percentile of the same", "µs", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
 		return latency(ctx, l, a, o, 0.99)
 	}},
-	{"memory", "resident memory of the balancer's process with 100,000 sessions (-sessions) open", "MB", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
+	{"memory", "resident memory of the balancer's process with that many sessions open (-sessions, or what open files allow)", "MB", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
 		return memory(ctx, l, a, o.sessions)
 	}},
 }

@@ -22,7 +22,9 @@ var modes = []mode{
 	{"direct", func(*lab, options) (string, int, error) { return server1, 0, nil }},
 	{"nftables", startNft},
 	{"haproxy", func(l *lab, o options) (string, int, error) { return startHAProxy(l, o, "") }},
-	{"haproxy-splice", func(l *lab, o options) (string, int, error) { return startHAProxy(l, o, "  option splice-auto\n") }},
+	{"haproxy-splice", func(l *lab, o options) (string, int, error) {
+		return startHAProxy(l, o, "  option splice-auto\nglobal\n  maxpipes 500\n")
+	}},
 	{"nginx", startNginx},
 	{"bare-tun", startBareTUN},
 	{"bare-afpacket", startBareAFPacket},
@@ -56,7 +58,7 @@ func startNft(l *lab, _ options) (string, int, error) {
 		return "", 0, err
 	}
 	file := filepath.Join(l.tmp, "nft")
-	rules := fmt.Sprintf("table ip lb { chain pre { type nat hook prerouting priority -100; ip daddr %s dnat to jhash ip saddr mod 2 map { 0 : %s, 1 : %s } } }\n", vip, server1, server2)
+	rules := fmt.Sprintf("table ip lb { chain pre { type nat hook prerouting priority -100; ip daddr %s dnat to jhash ip saddr mod 2 map { 0 : %s, 1 : %s }; }; }\n", vip, server1, server2)
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		return "", 0, err
 	}
@@ -67,7 +69,7 @@ func startNft(l *lab, _ options) (string, int, error) {
 // startHAProxy runs TCP mode, the bulk port by source so that iperf3's connections meet.
 func startHAProxy(l *lab, o options, extra string) (string, int, error) {
 	file := filepath.Join(l.tmp, "haproxy.cfg")
-	conf := fmt.Sprintf("global\n  nbthread 1\n  maxconn %[1]d\ndefaults\n  mode tcp\n  maxconn %[1]d\n  timeout connect 5s\n  timeout client 10m\n  timeout server 10m\n", max(100, min(o.sessions+1000, o.most))) + extra
+	conf := fmt.Sprintf("global\n  nbthread 1\n  maxconn %[1]d\ndefaults\n  mode tcp\n  maxconn %[1]d\n  timeout connect 5s\n  timeout client 10m\n  timeout server 10m\n", max(100, min(o.sessions+1000, o.most-1000))) + extra
 	for _, port := range []string{"5201", "80"} {
 		conf += fmt.Sprintf("listen p%s\n  bind %s:%s\n", port, vip, port)
 		if port == "5201" {
@@ -80,7 +82,7 @@ func startHAProxy(l *lab, o options, extra string) (string, int, error) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return "", 0, err
 	}
-	return startProxy(l, "haproxy", "-db", "-q", "-f", file)
+	return startProxy(l, "haproxy", "-db", "-f", file)
 }
 
 func startNginx(l *lab, _ options) (string, int, error) {

@@ -28,9 +28,6 @@ func memory(ctx context.Context, l *lab, addr string, sessions int) (mb float64,
 	if l.pid == 0 {
 		return 0, errNoProcess
 	}
-	if l.mostSessions < sessions {
-		return 0, fmt.Errorf("%d sessions take %d open files: the limit does for %d (ulimit -Hn, or -sessions)", sessions, filesFor(sessions), l.mostSessions)
-	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	open := make([]net.Conn, 0, sessions)

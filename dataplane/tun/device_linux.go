@@ -22,6 +22,9 @@ const headerLen = 10
 // batches gain little, and they delay their first packet.
 const batch = 32
 
+// enough is after how many bytes Read returns: super-packets are written while they are in the cache, and a batch of them would not fit there.
+const enough = 32 << 10
+
 // Device is one queue of an interface. The zero Device is closed. A Device must not be copied.
 type Device struct {
 	link *link
@@ -107,7 +110,7 @@ func (d *Device) Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
 			return 0, fmt.Errorf("tun: read %s: buffer %d has %d bytes: must have more than the offset, %d", d.name(), i, len(bufs[i]), offset)
 		}
 	}
-	for misses := 0; n < len(bufs); {
+	for misses, bytes := 0, 0; n < len(bufs) && bytes < enough; {
 		if n == 0 && d.isClosed() {
 			return 0, d.errClosed("read")
 		}
@@ -117,6 +120,7 @@ func (d *Device) Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
 		case errno == 0:
 			if d.keep(b, size) {
 				sizes[n] = size - headerLen
+				bytes += size
 				n++
 			}
 		case errno == unix.EINTR:
