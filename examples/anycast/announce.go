@@ -145,7 +145,7 @@ func (in *instance) withdrawAll() {
 func (in *instance) forget(vips []*vip) {
 	for p := range in.told {
 		if !slices.ContainsFunc(vips, func(v *vip) bool { return v.Address.Prefix == p }) {
-			in.tell(&vip{Address: prefix{p}}, false, "no longer configured")
+			in.tell(&vip{Address: conf.Prefix{Prefix: p}}, false, "no longer configured")
 			delete(in.told, p)
 			delete(in.routes, p)
 			delete(in.why, p)

@@ -146,7 +146,7 @@ vips:
 		{"nodes:", "min-nodes: 2\n    nodes:", "farms.web.min-nodes: 2: want 0 to 1"},
 		{"nodes:", "check: {method: http}\n    nodes:", "10.0.0.11 has no port, so farms.web.check needs one"},
 		{"nodes:", "check: {port: 80, path: /x}\n    nodes:", "farms.web.check: path and host do not go with method tcp"},
-		{"nodes:", "tunnel: {mac: 02:00}\n    nodes:", "want six bytes"},
+		{"nodes:", "tunnel: {mac: 02:00}\n    nodes:", "want a MAC such as"},
 		{"10.0.0.11}", "10.0.0.11}\n      - {name: a, address: 'fd00::1'}", `nodes[1].name: "a" is the name of nodes[0] too`},
 		{"10.0.0.11}", "10.0.0.11}\n      - {name: b, address: 'fd00::1'}", "is of the other address family"},
 		{"farm: web}]}", "farm: wab}]}", `vips[0].services[0].farm: "wab": want one of [web]`},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -32,11 +31,11 @@ type config struct {
 }
 
 type device struct {
-	Name       string   `yaml:"name" doc:"Name of the TUN interface." default:"lb0"`
-	MTU        int      `yaml:"mtu" doc:"Largest packet of the TUN interface." default:"1500"`
-	Queues     int      `yaml:"queues" doc:"Queues of the interface, with a worker each." default:"1"`
-	Interfaces []string `yaml:"interfaces" doc:"Those to NAT servers, whose answers come back through the balancer."`
-	Networks   []prefix `yaml:"networks" doc:"What comes to the interface: networks that have room for further virtual addresses in a changed file." default:"the virtual addresses"`
+	Name       string        `yaml:"name" doc:"Name of the TUN interface." default:"lb0"`
+	MTU        int           `yaml:"mtu" doc:"Largest packet of the TUN interface." default:"1500"`
+	Queues     int           `yaml:"queues" doc:"Queues of the interface, with a worker each." default:"1"`
+	Interfaces []string      `yaml:"interfaces" doc:"Those to NAT servers, whose answers come back through the balancer."`
+	Networks   []conf.Prefix `yaml:"networks" doc:"What comes to the interface: networks that have room for further virtual addresses in a changed file." default:"the virtual addresses"`
 }
 
 // bgpSpeaker is this end of the BGP sessions.
@@ -143,66 +142,23 @@ type tunnel struct {
 	Kind dataplane.TunnelKind `yaml:"kind" doc:"Form of the outer packet." default:"ipip"`
 	Key  uint32               `yaml:"key" doc:"Key of GRE, or network identifier of VXLAN." default:"0"`
 	Port uint16               `yaml:"port" doc:"Port of GUE and VXLAN." default:"6080 and 4789"`
-	MAC  mac                  `yaml:"mac" doc:"For VXLAN: the hardware address that all nodes' ends of the tunnel have."`
-}
-
-type mac [6]byte
-
-func (m *mac) UnmarshalText(b []byte) error {
-	hw, err := net.ParseMAC(string(b))
-	if err != nil || len(hw) != 6 {
-		return fmt.Errorf("%q: want six bytes such as 02:00:00:00:00:0a", b)
-	}
-	copy(m[:], hw)
-	return nil
+	MAC  conf.MAC             `yaml:"mac" doc:"For VXLAN: the hardware address that all nodes' ends of the tunnel have."`
 }
 
 type node struct {
 	Name    string              `yaml:"name,required" doc:"Identity of the node in its farm, over any change and on all balancers."`
-	Address endpoint            `yaml:"address,required" doc:"IP address, with a port for nat and fullnat if it is another one than clients ask for."`
+	Address conf.Endpoint       `yaml:"address,required" doc:"IP address, with a port for nat and fullnat if it is another one than clients ask for."`
 	Weight  *int                `yaml:"weight" doc:"Share of new sessions; 0 gets none." default:"1"`
 	Admin   steering.AdminState `yaml:"admin" doc:"What the operator wants of the node." default:"enabled"`
 }
 
-// endpoint is an address with or without a port.
-type endpoint struct{ netip.AddrPort }
-
-func (e *endpoint) UnmarshalText(b []byte) error {
-	if ap, err := netip.ParseAddrPort(string(b)); err == nil {
-		e.AddrPort = ap
-		return nil
-	}
-	a, err := netip.ParseAddr(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address such as 10.0.0.1, 2001:db8::1 or 10.0.0.1:80", b)
-	}
-	e.AddrPort = netip.AddrPortFrom(a, 0)
-	return nil
-}
-
 type vip struct {
-	Address     prefix      `yaml:"address,required" doc:"Virtual address, or a network of them; this is what routers are told."`
+	Address     conf.Prefix `yaml:"address,required" doc:"Virtual address, or a network of them; this is what routers are told."`
 	Communities []community `yaml:"communities" doc:"BGP communities of the route, such as 64512:80 or no-export."`
 	MED         *uint32     `yaml:"med" doc:"Multi-exit discriminator of the route. Routers balance over equal ones only."`
 	Prepend     uint8       `yaml:"prepend" doc:"How often the balancer's AS is prepended once more: a balancer that is to be used last." default:"0"`
 	Withdraw    withdraw    `yaml:"withdraw" doc:"When the address is withdrawn: when any of its services has too few nodes, or only when all have." default:"any"`
 	Services    []*service  `yaml:"services,required" doc:"What clients address here. The most specific match wins; the order does not matter."`
-}
-
-// prefix is an address or a network.
-type prefix struct{ netip.Prefix }
-
-func (v *prefix) UnmarshalText(b []byte) error {
-	if a, err := netip.ParseAddr(string(b)); err == nil {
-		v.Prefix = netip.PrefixFrom(a, a.BitLen())
-		return nil
-	}
-	p, err := netip.ParsePrefix(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address or a network such as 192.0.2.80, 2001:db8::80 or 192.0.2.0/24", b)
-	}
-	v.Prefix = p.Masked()
-	return nil
 }
 
 // withdraw says whose shortage withdraws an address.

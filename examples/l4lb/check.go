@@ -71,7 +71,7 @@ func (s *statusRange) UnmarshalText(b []byte) error {
 
 // element is a check of a target of its own.
 type element struct {
-	Target endpoint `yaml:"target,required" doc:"Address and port to check."`
+	Target conf.Endpoint `yaml:"target,required" doc:"Address and port to check."`
 	check
 }
 

@@ -49,12 +49,12 @@ type tunnel struct {
 	Kind dataplane.TunnelKind `yaml:"kind" doc:"How packets are wrapped." default:"ipip"`
 	Key  uint32               `yaml:"key" doc:"Key of gre, 0 for none; network identifier of vxlan." default:"0"`
 	Port uint16               `yaml:"port" doc:"UDP port of gue and vxlan." default:"6080 and 4789"`
-	MAC  mac                  `yaml:"node-mac" doc:"With vxlan: MAC of the node inside." default:"broadcast"`
+	MAC  conf.MAC             `yaml:"node-mac" doc:"With vxlan: MAC of the node inside." default:"broadcast"`
 }
 
 type node struct {
 	Name        string              `yaml:"name,required" doc:"Identity of the node in its farm, over any change."`
-	Address     endpoint            `yaml:"address,required" doc:"IP address and port; without a port, the one that the client asked for."`
+	Address     conf.Endpoint       `yaml:"address,required" doc:"IP address and port; without a port, the one that the client asked for."`
 	Weight      *int                `yaml:"weight" doc:"Share of new sessions; 0 gets none." default:"1"`
 	MaxSessions int                 `yaml:"max-sessions" doc:"Most sessions at a time; 0 is no limit." default:"0"`
 	Capacity    int                 `yaml:"capacity" doc:"For the capacity metric: what the node can handle, for all nodes of the farm or none." default:"0"`

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"slices"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -17,7 +14,7 @@ import (
 type service struct {
 	Name     string              `yaml:"name,required" doc:"Identity of the service, over any change."`
 	Match    policy.Match        `yaml:"match" doc:"The whole match as one text, such as '192.0.2.80 tcp/80 from 10.0.0.0/8', instead of vip, protocol, port and clients."`
-	VIP      vip                 `yaml:"vip" doc:"Virtual address, or a network of them."`
+	VIP      conf.Prefix         `yaml:"vip" doc:"Virtual address, or a network of them."`
 	Protocol policy.Protocol     `yaml:"protocol" doc:"tcp, udp, icmp, sctp, a number, other, or any." default:"any"`
 	Port     policy.PortRange    `yaml:"port" doc:"Port, a range such as 8000-8099, or any." default:"any"`
 	Clients  policy.AddrRange    `yaml:"clients" doc:"Clients served: a network, or a range such as 10.0.0.5-10.0.0.9." default:"any"`
@@ -64,58 +61,4 @@ func (s *service) library(fm *farm, pool *steering.Pool) *dataplane.Service {
 		out.Tunnel = dataplane.Tunnel{Kind: t.Kind, Key: t.Key, Port: t.Port, NodeMAC: t.MAC}
 	}
 	return out
-}
-
-// vip is an address or a network.
-type vip struct{ netip.Prefix }
-
-func (v *vip) UnmarshalText(b []byte) error {
-	if a, err := netip.ParseAddr(string(b)); err == nil {
-		v.Prefix = netip.PrefixFrom(a, a.BitLen())
-		return nil
-	}
-	p, err := netip.ParsePrefix(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address or a network such as 192.0.2.80, 2001:db8::80 or 192.0.2.0/24", b)
-	}
-	v.Prefix = p.Masked()
-	return nil
-}
-
-// endpoint is an address with or without a port.
-type endpoint struct{ netip.AddrPort }
-
-func (e *endpoint) UnmarshalText(b []byte) error {
-	if ap, err := netip.ParseAddrPort(string(b)); err == nil {
-		e.AddrPort = ap
-		return nil
-	}
-	a, err := netip.ParseAddr(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address such as 10.0.0.1:80, [2001:db8::1]:80 or 10.0.0.1", b)
-	}
-	e.AddrPort = netip.AddrPortFrom(a, 0)
-	return nil
-}
-
-func (e endpoint) String() string {
-	if e.Port() == 0 {
-		return e.Addr().String()
-	}
-	return e.AddrPort.String()
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (e endpoint) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
-
-// mac is an Ethernet address.
-type mac [6]byte
-
-func (m *mac) UnmarshalText(b []byte) error {
-	hw, err := net.ParseMAC(string(b))
-	if err != nil || len(hw) != len(m) {
-		return fmt.Errorf("%q: want a MAC such as 02:00:00:00:00:01", b)
-	}
-	copy(m[:], hw)
-	return nil
 }

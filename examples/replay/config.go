@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -64,12 +63,12 @@ type tunnel struct {
 	Kind dataplane.TunnelKind `yaml:"kind" doc:"How packets are wrapped." default:"ipip"`
 	Key  uint32               `yaml:"key" doc:"Key of gre, network of vxlan." default:"0"`
 	Port uint16               `yaml:"port" doc:"UDP port of gue and vxlan."`
-	MAC  mac                  `yaml:"node-mac" doc:"With vxlan: MAC of the node inside."`
+	MAC  conf.MAC             `yaml:"node-mac" doc:"With vxlan: MAC of the node inside."`
 }
 
 type node struct {
 	Name        string              `yaml:"name,required" doc:"Identity of the node in its farm."`
-	Address     endpoint            `yaml:"address,required" doc:"IP address and port."`
+	Address     conf.Endpoint       `yaml:"address,required" doc:"IP address and port."`
 	Weight      *int                `yaml:"weight" doc:"Share of new sessions." default:"1"`
 	MaxSessions int                 `yaml:"max-sessions" doc:"Most sessions at a time; 0 is no limit." default:"0"`
 	Capacity    int                 `yaml:"capacity" doc:"For the capacity metric."`
@@ -81,7 +80,7 @@ type node struct {
 type service struct {
 	Name     string              `yaml:"name,required" doc:"Identity of the service."`
 	Match    policy.Match        `yaml:"match" doc:"The whole match as one text."`
-	VIP      vip                 `yaml:"vip" doc:"Virtual address, or a network of them."`
+	VIP      conf.Prefix         `yaml:"vip" doc:"Virtual address, or a network of them."`
 	Protocol policy.Protocol     `yaml:"protocol" doc:"tcp, udp, icmp, a number, other, or any." default:"any"`
 	Port     policy.PortRange    `yaml:"port" doc:"Port or range." default:"any"`
 	Clients  policy.AddrRange    `yaml:"clients" doc:"Clients served." default:"any"`
@@ -89,50 +88,6 @@ type service struct {
 	Lost     dataplane.MidStream `yaml:"lost-session" doc:"What a TCP packet in the middle of an unknown connection gets." default:"reset"`
 	Disabled bool                `yaml:"disabled" doc:"Leaves the service out." default:"false"`
 	Rest     conf.Rest
-}
-
-// vip is an address or a network.
-type vip struct{ netip.Prefix }
-
-func (v *vip) UnmarshalText(b []byte) error {
-	if a, err := netip.ParseAddr(string(b)); err == nil {
-		v.Prefix = netip.PrefixFrom(a, a.BitLen())
-		return nil
-	}
-	p, err := netip.ParsePrefix(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address or a network such as 192.0.2.80 or 2001:db8::/64", b)
-	}
-	v.Prefix = p.Masked()
-	return nil
-}
-
-// endpoint is an address with or without a port.
-type endpoint struct{ netip.AddrPort }
-
-func (e *endpoint) UnmarshalText(b []byte) error {
-	if ap, err := netip.ParseAddrPort(string(b)); err == nil {
-		e.AddrPort = ap
-		return nil
-	}
-	a, err := netip.ParseAddr(string(b))
-	if err != nil {
-		return fmt.Errorf("%q: want an address such as 10.0.0.1:80, [2001:db8::1]:80 or 10.0.0.1", b)
-	}
-	e.AddrPort = netip.AddrPortFrom(a, 0)
-	return nil
-}
-
-// mac is an Ethernet address.
-type mac [6]byte
-
-func (m *mac) UnmarshalText(b []byte) error {
-	hw, err := net.ParseMAC(string(b))
-	if err != nil || len(hw) != len(m) {
-		return fmt.Errorf("%q: want a MAC such as 02:00:00:00:00:01", b)
-	}
-	copy(m[:], hw)
-	return nil
 }
 
 // load reads a file. All faults come at once, each with its place.
