@@ -2,13 +2,8 @@ package dataplane
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -202,32 +197,10 @@ func TestFlowExportIsBounded(t *testing.T) {
 
 // nfcapd receives what a running Plane tells, and nfdump prints it.
 func TestNfcapdReceivesSessions(t *testing.T) {
-	bins := testenv.NeedServers(t, "nfcapd", "nfdump")
 	for _, version := range []flowexport.Version{flowexport.IPFIX, flowexport.NetFlow9} {
 		t.Run(version.String(), func(t *testing.T) {
-			dir := t.TempDir()
-			addr := testenv.FreePort(t).String()
-			_, port, err := net.SplitHostPort(addr)
-			require.NoError(t, err)
-			cmd := exec.Command(bins[0], "-l", dir, "-b", "127.0.0.1", "-p", port, "-t", "3600")
-			var log bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &log, &log
-			require.NoError(t, cmd.Start())
-			done := make(chan error, 1)
-			go func() { done <- cmd.Wait() }()
-			conn, err := net.Dial("udp", addr)
-			require.NoError(t, err)
-			defer conn.Close()
-			// The collector listens when the kernel no longer refuses datagrams; a refusal is told to a later call.
-			require.Eventually(t, func() bool {
-				if _, err := conn.Write(nil); err != nil {
-					return false
-				}
-				time.Sleep(20 * time.Millisecond)
-				_, err := conn.Write(nil)
-				return err == nil
-			}, 20*time.Second, 50*time.Millisecond)
-			x, err := flowexport.New(&flowexport.Config{Collector: conn, Version: version})
+			collector := testenv.StartNfcapd(t)
+			x, err := flowexport.New(&flowexport.Config{Collector: collector, Version: version})
 			require.NoError(t, err)
 			want := map[string]uint64{}
 			both(t, func(t *testing.T, fam family) {
@@ -240,20 +213,7 @@ func TestNfcapdReceivesSessions(t *testing.T) {
 				want[fam.client.String()], want[node.Addr().String()] = s.In.Octets, s.Out.Octets
 				require.NoError(t, p.Close())
 			})
-			var records []map[string]any
-			time.Sleep(500 * time.Millisecond) // it reads what the kernel has for it before it ends
-			require.NoError(t, cmd.Process.Signal(os.Interrupt))
-			select {
-			case <-done:
-			case <-time.After(20 * time.Second):
-				require.NoError(t, cmd.Process.Kill())
-				t.Fatal("nfcapd did not end")
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			out, err := exec.CommandContext(ctx, bins[1], "-R", dir, "-o", "json").Output()
-			require.NoErrorf(t, err, "%s", log.String())
-			require.NoErrorf(t, json.Unmarshal(out, &records), "%s\n%s", out, log.String())
+			records := collector.Records()
 			got := map[string]uint64{}
 			for _, r := range records {
 				if r["src_port"] != 40001.0 && r["dst_port"] != 40001.0 {
@@ -265,7 +225,7 @@ func TestNfcapdReceivesSessions(t *testing.T) {
 					}
 				}
 			}
-			require.Equal(t, want, got, "%s\n%s", out, log.String())
+			require.Equal(t, want, got, "%v", records)
 		})
 	}
 }

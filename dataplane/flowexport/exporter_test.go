@@ -3,7 +3,6 @@ package flowexport_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -150,33 +149,10 @@ func TestTemplatesComeAgainAndMessagesStayShort(t *testing.T) {
 
 // nfcapd receives the flows over a real socket, and nfdump prints them.
 func TestNfdumpReadsThem(t *testing.T) {
-	bins := testenv.NeedServers(t, "nfcapd", "nfdump")
 	for _, v := range []flowexport.Version{flowexport.IPFIX, flowexport.NetFlow9} {
 		t.Run(v.String(), func(t *testing.T) {
-			dir := t.TempDir()
-			addr := testenv.FreePort(t).String()
-			_, port, err := net.SplitHostPort(addr)
-			require.NoError(t, err)
-			cmd := exec.Command(bins[0], "-l", dir, "-b", "127.0.0.1", "-p", port, "-t", "3600")
-			var log bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &log, &log
-			require.NoError(t, cmd.Start())
-			exited := make(chan error, 1)
-			go func() { exited <- cmd.Wait() }()
-			conn, err := net.Dial("udp", addr)
-			require.NoError(t, err)
-			defer conn.Close()
-			// The collector listens when the kernel no longer refuses datagrams; a refusal is told to a
-			// later call.
-			require.Eventually(t, func() bool {
-				if _, err := conn.Write(nil); err != nil {
-					return false
-				}
-				time.Sleep(20 * time.Millisecond)
-				_, err := conn.Write(nil)
-				return err == nil
-			}, 10*time.Second, 50*time.Millisecond)
-			x, err := flowexport.New(&flowexport.Config{Collector: conn, Version: v})
+			collector := testenv.StartNfcapd(t)
+			x, err := flowexport.New(&flowexport.Config{Collector: collector, Version: v})
 			require.NoError(t, err)
 			now := time.Now()
 			for _, f := range flows() {
@@ -184,21 +160,8 @@ func TestNfdumpReadsThem(t *testing.T) {
 				require.NoError(t, x.Add(&f))
 			}
 			require.NoError(t, x.Flush())
-			time.Sleep(500 * time.Millisecond)
-			require.NoError(t, cmd.Process.Signal(os.Interrupt))
-			select {
-			case <-exited:
-			case <-time.After(20 * time.Second):
-				require.NoError(t, cmd.Process.Kill())
-				t.Fatal("nfcapd did not end")
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			out, err := exec.CommandContext(ctx, bins[1], "-R", dir, "-o", "json").Output()
-			require.NoErrorf(t, err, "%s", log.String())
-			var records []map[string]any
-			require.NoErrorf(t, json.Unmarshal(out, &records), "%s", out)
-			require.Lenf(t, records, 3, "%s\n%s", out, log.String())
+			records := collector.Records()
+			require.Lenf(t, records, 3, "%v", records)
 			bySrc := map[string]map[string]any{}
 			for _, r := range records {
 				for _, k := range []string{"src4_addr", "src6_addr"} {
@@ -208,7 +171,7 @@ func TestNfdumpReadsThem(t *testing.T) {
 				}
 			}
 			web := bySrc["192.0.2.9"]
-			require.NotNil(t, web, "%s", out)
+			require.NotNil(t, web, "%v", records)
 			require.EqualValues(t, int64(5_000_000_000), web["in_bytes"])
 			require.EqualValues(t, 4_000_000, web["in_packets"])
 			require.EqualValues(t, 443, web["dst_port"])

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/steering"
 )
 

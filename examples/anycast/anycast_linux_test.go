@@ -117,7 +117,7 @@ func TestTwoBalancersBehindEqualCostRoutes(t *testing.T) {
 
 	// The first one dies: the kernel ends its BGP sessions.
 	require.NoError(t, a.Kill())
-	<-a.done
+	<-a.Done
 	t.Logf("killed: new connections again after %v", s.newOnes(t))
 	s.await(t, 1, siteVIPs[:]...)
 	chatAll(t, flows) // those of the survivor go on, the others are taken over
@@ -149,19 +149,19 @@ func TestTwoBalancersBehindEqualCostRoutes(t *testing.T) {
 	require.NoError(t, a.Signal(syscall.SIGTERM))
 	s.await(t, 1, siteVIPs[:]...)
 	select {
-	case <-a.done:
+	case <-a.Done:
 		t.Error("ended without lingering")
 	default:
 	}
 	chatAll(t, append(flows, s.flows(t, 2)...))
-	<-a.done
-	require.NoError(t, a.err)
-	require.Contains(t, a.log.String(), "withdrawn; serving what still comes")
+	<-a.Done
+	require.NoError(t, a.Err)
+	require.Contains(t, a.Log.String(), "withdrawn; serving what still comes")
 	chatAll(t, flows)
 	require.NoError(t, b.Signal(syscall.SIGTERM))
 	s.await(t, 0, siteVIPs[:]...)
-	<-b.done
-	require.NoError(t, b.err)
+	<-b.Done
+	require.NoError(t, b.Err)
 }
 
 func TestWithdrawsWhatItCannotServe(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -13,29 +12,6 @@ import (
 	"github.com/lbprim/lbprim/healthcheck"
 	"github.com/lbprim/lbprim/steering"
 )
-
-// fileError puts the file's name before every fault in it.
-type fileError struct {
-	name string
-	err  error
-}
-
-func (e *fileError) Error() string {
-	var faults interface{ Unwrap() []error }
-	if !errors.As(e.err, &faults) {
-		return e.name + ":" + e.err.Error()
-	}
-	text := ""
-	for i, f := range faults.Unwrap() {
-		if i > 0 {
-			text += "\n"
-		}
-		text += e.name + ":" + f.Error()
-	}
-	return text
-}
-
-func (e *fileError) Unwrap() error { return e.err }
 
 // check finds what the types cannot say.
 func (c *config) check(f *conf.File) {
@@ -264,7 +240,7 @@ func (c *config) checkVIPs(f *conf.File) {
 
 // routed reports whether packets to all of p come to the device.
 func (c *config) routed(p netip.Prefix) bool {
-	return len(c.Device.Networks) == 0 || slices.ContainsFunc(c.Device.Networks, func(n prefix) bool {
+	return len(c.Device.Networks) == 0 || slices.ContainsFunc(c.Device.Networks, func(n conf.Prefix) bool {
 		return n.Bits() <= p.Bits() && n.Contains(p.Addr())
 	})
 }

@@ -234,10 +234,7 @@ func load(name string) (*config, error) {
 		return nil, err
 	}
 	c, err := decode(data)
-	if err != nil {
-		return nil, &fileError{name, err}
-	}
-	return c, nil
+	return c, conf.InFile(name, err)
 }
 
 func decode(data []byte) (*config, error) {

@@ -7,13 +7,12 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/dataplane/tun"
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -145,42 +144,14 @@ func (in *instance) look() {
 
 // reloads reads the file again on SIGHUP and whenever it has changed.
 func (in *instance) reloads(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	last := stamp(in.file)
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hup:
-		case <-t.C:
-			if s := stamp(in.file); s == last || s == (fileStamp{}) {
-				continue
-			}
-		}
-		last = stamp(in.file)
+	conf.Watch(ctx, in.file, func() {
 		if err := in.reload(); err != nil {
 			in.log.Error("the old configuration stays in force", "err", err)
 		} else {
 			in.log.Info("configuration reloaded", "file", in.file)
 		}
-	}
-}
-
-type fileStamp struct {
-	at   time.Time
-	size int64
-}
-
-func stamp(file string) fileStamp {
-	st, err := os.Stat(file)
-	if err != nil {
-		return fileStamp{}
-	}
-	return fileStamp{st.ModTime(), st.Size()}
+	})
+	return nil
 }
 
 // serveStatus serves the status page until ctx is done.

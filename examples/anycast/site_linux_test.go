@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,13 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/examples/internal/rig"
 	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/testenv"
 )
@@ -47,29 +45,17 @@ const (
 // The virtual addresses: the first pair is served by all servers, the second one by the last server only.
 var siteVIPs = [...]string{"10.7.100.1", "fd07:100::1", "10.7.100.2", "fd07:100::2"}
 
-func addrs(net, host int) []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.7.%d.%d/24", net, host)), netip.MustParsePrefix(fmt.Sprintf("fd07:%d::%d/64", net, host))}
-}
-
 func newSite(t *testing.T) *site {
 	testenv.NeedNetns(t)
 	testenv.NeedServers(t, "bird", "birdc")
 	s := &site{dir: t.TempDir()}
-	for _, ns := range []**netns.Namespace{&s.client, &s.router, &s.balancers[0], &s.balancers[1], &s.servers[0], &s.servers[1], &s.servers[2]} {
-		var err error
-		*ns, err = netns.New()
-		require.NoError(t, err)
-		t.Cleanup(func() { (*ns).Close() })
-	}
+	rig.Hosts(t, &s.client, &s.router, &s.balancers[0], &s.balancers[1], &s.servers[0], &s.servers[1], &s.servers[2])
 	require.NoError(t, s.router.Router())
 	for _, v := range []string{"4", "6"} { // connections keep their way, by addresses and ports
 		require.NoError(t, s.router.Sysctl("net.ipv"+v+".fib_multipath_hash_policy", "1"))
 	}
 	join := func(ns *netns.Namespace, net int) {
-		require.NoError(t, netns.Join(
-			netns.End{NS: ns, Name: "eth0", Addrs: addrs(net, 2)},
-			netns.End{NS: s.router, Name: fmt.Sprintf("r%d", net), Addrs: addrs(net, 1)}))
-		require.NoError(t, ns.DefaultVia(netip.MustParseAddr(fmt.Sprintf("10.7.%d.1", net)), netip.MustParseAddr(fmt.Sprintf("fd07:%d::1", net))))
+		rig.Cable{Hub: s.router, Host: ns, Name: fmt.Sprintf("r%d", net), V4: "10.7.%d.%d/24", V6: "fd07:%d::%d/64", Number: net}.Plug(t)
 	}
 	join(s.client, clientNet)
 	for i, b := range s.balancers {
@@ -80,35 +66,23 @@ func newSite(t *testing.T) *site {
 		join(srv, serverNet+i)
 		s.server(t, i)
 	}
-	s.bin = filepath.Join(s.dir, "anycast")
-	out, err := exec.Command("go", "build", "-o", s.bin, ".").CombinedOutput()
-	require.NoErrorf(t, err, "%s", out)
+	var err error
+	s.bin, err = rig.Build(s.dir, "anycast")
+	require.NoError(t, err)
 	return s
-}
-
-// ip runs ip(8) in a namespace.
-func ip(t *testing.T, ns *netns.Namespace, args string) {
-	t.Helper()
-	require.NoError(t, ns.Do(func() error {
-		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("ip %s: %w: %s", args, err, out)
-		}
-		return nil
-	}))
 }
 
 // server gives a server its addresses, tunnel ends and services: on port 7 it says its name and echoes lines, on port 80 it answers health checks.
 func (s *site) server(t *testing.T, i int) {
 	srv := s.servers[i]
 	require.NoError(t, srv.Router()) // for the reverse path filter
-	ip(t, srv, fmt.Sprintf("link add vx4 address 02:00:00:00:00:0a type vxlan id 4 dstport 4789 local 10.7.%d.2", serverNet+i))
-	ip(t, srv, fmt.Sprintf("link add vx6 address 02:00:00:00:00:0a type vxlan id 6 dstport 4789 local fd07:%d::2 udp6zerocsumrx", serverNet+i))
-	ip(t, srv, "link set vx4 up")
-	ip(t, srv, "link set vx6 up")
+	rig.Shell(t, srv, fmt.Sprintf("ip link add vx4 address 02:00:00:00:00:0a type vxlan id 4 dstport 4789 local 10.7.%d.2", serverNet+i))
+	rig.Shell(t, srv, fmt.Sprintf("ip link add vx6 address 02:00:00:00:00:0a type vxlan id 6 dstport 4789 local fd07:%d::2 udp6zerocsumrx", serverNet+i))
+	rig.Shell(t, srv, "ip link set vx4 up")
+	rig.Shell(t, srv, "ip link set vx6 up")
 	for _, v := range siteVIPs {
 		a := netip.MustParseAddr(v)
-		ip(t, srv, fmt.Sprintf("addr add %v dev lo", netip.PrefixFrom(a, a.BitLen())))
+		rig.Shell(t, srv, fmt.Sprintf("ip addr add %v dev lo", netip.PrefixFrom(a, a.BitLen())))
 	}
 	l, err := srv.Listen(t.Context(), "tcp", ":7")
 	require.NoError(t, err)
@@ -177,49 +151,13 @@ bgp:
 	return b.String()
 }
 
-// lockedLog is a log that can be read while it is written.
-type lockedLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// process is a program that runs in a namespace.
-type process struct {
-	*os.Process
-	log  *lockedLog
-	done chan struct{}
-	err  error
-}
-
-func (s *site) start(t *testing.T, ns *netns.Namespace, name string, args ...string) *process {
+func (s *site) start(t *testing.T, ns *netns.Namespace, name string, args ...string) *rig.Process {
 	t.Helper()
-	p := &process{log: &lockedLog{}, done: make(chan struct{})}
-	cmd := exec.Command(name, args...)
-	cmd.Stdout, cmd.Stderr = p.log, p.log
-	require.NoError(t, ns.Do(cmd.Start))
-	p.Process = cmd.Process
-	go func() {
-		p.err = cmd.Wait()
-		close(p.done)
-	}()
+	p := rig.Start(t, ns, nil, name, args...)
 	t.Cleanup(func() {
-		_ = p.Signal(syscall.SIGCONT)
-		_ = p.Kill()
-		<-p.done
+		p.End()
 		if t.Failed() {
-			t.Logf("%s:\n%v", filepath.Base(name), p.log)
+			t.Logf("%s:\n%v", filepath.Base(name), p.Log)
 		}
 	})
 	return p
@@ -234,7 +172,7 @@ func (s *site) configure(t *testing.T, i int, extra string) {
 	require.NoError(t, os.Rename(s.file(i)+".new", s.file(i)))
 }
 
-func (s *site) balance(t *testing.T, i int) *process {
+func (s *site) balance(t *testing.T, i int) *rig.Process {
 	t.Helper()
 	return s.start(t, s.balancers[i], s.bin, "run", s.file(i))
 }

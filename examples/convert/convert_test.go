@@ -11,13 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 func run(t *testing.T, args ...string) (status int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	status = program().Run(t.Context(), args, &o, &e)
+	status = program().Run(t.Context(), args, cli.IO{Out: &o, Err: &e})
 	return status, o.String(), e.String()
 }
 
@@ -192,8 +193,8 @@ func TestFaults(t *testing.T) {
 		want   string
 		args   []string
 	}{
-		{2, "want a file", []string{"haproxy"}},
-		{2, "want one of keepalived, haproxy", []string{"nginx"}},
+		{2, "want FILE", []string{"haproxy"}},
+		{2, "want keepalived, haproxy", []string{"nginx"}},
 		{2, `-vip "x": want an IP address`, []string{"haproxy", "-vip", "x", "y"}},
 		{2, `-local "x": want IP addresses`, []string{"haproxy", "-local", "x", "y"}},
 		{1, "nothing that could be taken over", []string{"haproxy", write(t, "global\n")}},

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/netip"
@@ -16,56 +17,49 @@ import (
 	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
-const usage = `Convert makes a file of l4lb from what other balancers are configured by.
-
-Usage:
-  convert keepalived FILE          virtual servers, which keepalived gives to IPVS
-  convert haproxy FILE             frontends, backends and listens of mode tcp
-
-FILE - is standard input. The result goes to standard output, with a comment on everything that was not taken over, which
-standard error has, too. Check it by l4lb check. Exit status 1 if nothing could be taken over.
-
-Options:
-  -vip ADDR       haproxy: the virtual address where it listens on all
-  -local ADDR,…   use full NAT with these addresses, so that servers need no route through the balancer
-`
-
 func main() { program().Main() }
 
 func program() *cli.Program {
-	return &cli.Program{Name: "convert", Usage: usage, Commands: []cli.Command{
-		{Name: "keepalived", Run: func(_ context.Context, args []string, out, errs io.Writer) error {
-			return convert("keepalived", args, out, errs)
-		}},
-		{Name: "haproxy", Run: func(_ context.Context, args []string, out, errs io.Writer) error {
-			return convert("haproxy", args, out, errs)
-		}},
+	return &cli.Program{
+		Name:    "convert",
+		Summary: "makes a file of l4lb from what other balancers are configured by",
+		Text:    `FILE - is standard input. The result goes to standard output, with a comment on everything that was not taken over, which standard error has, too. Check it by l4lb check. Exit status 1 if nothing could be taken over.`,
+		Commands: []cli.Command{
+			command("keepalived", "take over virtual servers, which keepalived gives to IPVS"),
+			command("haproxy", "take over frontends, backends and listens of mode tcp"),
+		},
+	}
+}
+
+func command(kind, summary string) cli.Command {
+	return cli.Command{Name: kind, Args: "FILE", Least: 1, Summary: summary, Complete: "file", Flags: func(f *flag.FlagSet) cli.Run {
+		local := f.String("local", "", "use full NAT with these `addresses`, separated by commas, so that servers need no route through the balancer")
+		vip := new(string)
+		if kind == "haproxy" {
+			vip = f.String("vip", "", "the virtual `address` where it listens on all")
+		}
+		return func(_ context.Context, std cli.IO, args []string) error {
+			return convert(kind, args[0], *local, *vip, std.Out, std.Err)
+		}
 	}}
 }
 
-func convert(kind string, args []string, out, errs io.Writer) error {
-	f := cli.Flags(kind)
-	local := f.String("local", "", "")
-	vip := f.String("vip", "", "")
-	rest, err := cli.Args(f, args, 1, 1, "a file")
-	if err != nil {
-		return err
-	}
+func convert(kind, name, local, vip string, out, errs io.Writer) (err error) {
 	var locals []netip.Addr
 	var wildcard netip.Addr
-	for _, text := range strings.FieldsFunc(*local, func(r rune) bool { return r == ',' }) {
+	for _, text := range strings.FieldsFunc(local, func(r rune) bool { return r == ',' }) {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return cli.Usagef("-local %q: want IP addresses", text)
+			return cli.Usage("-local %q: want IP addresses", text)
 		}
 		locals = append(locals, a)
 	}
-	if *vip != "" {
-		if wildcard, err = netip.ParseAddr(*vip); err != nil {
-			return cli.Usagef("-vip %q: want an IP address", *vip)
+	if vip != "" {
+		if wildcard, err = netip.ParseAddr(vip); err != nil {
+			return cli.Usage("-vip %q: want an IP address", vip)
 		}
 	}
-	text, err := read(rest[0])
+	text, err := read(name)
 	if err != nil {
 		return err
 	}
@@ -76,15 +70,15 @@ func convert(kind string, args []string, out, errs io.Writer) error {
 		s, err = fromKeepalived(text)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", rest[0], err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	for _, n := range s.notes {
-		fmt.Fprintf(errs, "%s: %s\n", rest[0], n)
+		fmt.Fprintf(errs, "%s: %s\n", name, n)
 	}
 	if len(s.services) == 0 {
-		return fmt.Errorf("%s: nothing that could be taken over", rest[0])
+		return fmt.Errorf("%s: nothing that could be taken over", name)
 	}
-	_, err = out.Write(s.yaml(rest[0], locals))
+	_, err = out.Write(s.yaml(name, locals))
 	return err
 }
 

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/healthcheck"
 )
@@ -106,7 +105,7 @@ func load(name string) (*config, error) {
 		return nil, err
 	}
 	c, err := decode(data)
-	return c, cli.FileError(name, err)
+	return c, conf.InFile(name, err)
 }
 
 func decode(data []byte) (*config, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/examples/internal/cli"
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -204,7 +206,7 @@ func (d *daemon) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer d.close()
-	wg.Go(func() { cli.Watch(ctx, d.file, func() { d.reload(ctx) }) })
+	wg.Go(func() { conf.Watch(ctx, d.file, func() { d.reload(ctx) }) })
 	wg.Go(func() { d.names(ctx) })
 	err := d.monitor.Run(ctx)
 	if errors.Is(err, context.Canceled) {
@@ -250,30 +252,31 @@ func (d *daemon) close() {
 	}
 }
 
-func runCommand(ctx context.Context, args []string, out, errs io.Writer) error {
-	f := cli.Flags("run")
+func runCommand(f *flag.FlagSet) cli.Run {
 	asJSON := f.Bool("log-json", false, "log in JSON")
 	table := f.Bool("table", false, "show a table that renews itself")
-	rest, err := cli.Args(f, args, 1, 1, "a file")
-	if err != nil {
-		return err
+	return func(ctx context.Context, std cli.IO, args []string) error {
+		return runFile(ctx, args[0], *asJSON, *table, std.Out, std.Err)
 	}
+}
+
+func runFile(ctx context.Context, file string, asJSON, table bool, out, errs io.Writer) error {
 	var log *slog.Logger
 	var last *lines
 	switch {
-	case *table:
+	case table:
 		last = &lines{most: 8}
 		log = slog.New(slog.NewTextHandler(last, nil))
-	case *asJSON:
+	case asJSON:
 		log = slog.New(slog.NewJSONHandler(errs, nil))
 	default:
 		log = slog.New(slog.NewTextHandler(errs, nil))
 	}
-	d, err := newDaemon(rest[0], log)
+	d, err := newDaemon(file, log)
 	if err != nil {
 		return err
 	}
-	if *table {
+	if table {
 		shown, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() { d.show(shown, out, last) })

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/healthcheck"
 	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/stretchr/testify/require"
@@ -32,7 +33,7 @@ func write(t *testing.T, text string) string {
 func run(t *testing.T, args ...string) (status int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	status = program().Run(t.Context(), args, &o, &e)
+	status = program().Run(t.Context(), args, cli.IO{Out: &o, Err: &e})
 	return status, o.String(), e.String()
 }
 
@@ -102,7 +103,7 @@ func TestProbeExitStatus(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"probe", "smtp"}, "want a method, a target"},
+		{[]string{"probe", "smtp"}, "want METHOD TARGET"},
 		{[]string{"probe", "smtp", "127.0.0.1"}, "needs a port"},
 		{[]string{"probe", "smpt", "127.0.0.1:25"}, "smpt"},
 		{[]string{"probe", "smtp", "127.0.0.1:25", "path=/"}, "path does not go with method smtp; it is for http ssl-complete"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"reflect"
@@ -29,16 +30,30 @@ func exit(t healthcheck.Truth, plugin bool) error {
 	return &cli.Status{Code: 1}
 }
 
-func probeCommand(ctx context.Context, args []string, out, _ io.Writer) error {
-	f := cli.Flags("probe")
-	packets := f.Bool("packets", false, "show the packets, too")
-	quiet := f.Bool("q", false, "verdict only")
-	asJSON := f.Bool("json", false, "verdict as JSON")
-	plugin := f.Bool("plugin", false, "exit status as of monitoring plug-ins")
-	rest, err := cli.Args(f, args, 2, -1, "a method, a target, and key=value for what is not as usual")
-	if err != nil {
-		return err
+// probeFlags are the options of probe.
+type probeFlags struct{ packets, quiet, json, plugin bool }
+
+func probeCommand() cli.Command {
+	return cli.Command{
+		Name: "probe", Args: "METHOD TARGET [KEY=VALUE ...]", Least: 2, Most: -1, Summary: "make one probe now and show what was sent and seen",
+		Text: `Methods and their keys are listed by healthd methods. Such as
+
+  healthd probe smtp mail.example:25
+  healthd probe http 10.0.0.1:80 path=/health status=[200,204]
+  healthd probe imap4 10.0.0.1:993 tls=true server-name=mail.example verify=true
+  healthd probe icmp 2001:db8::1`,
+		Flags: func(f *flag.FlagSet) cli.Run {
+			var o probeFlags
+			f.BoolVar(&o.packets, "packets", false, "show the packets, too")
+			f.BoolVar(&o.quiet, "q", false, "verdict only")
+			f.BoolVar(&o.json, "json", false, "verdict as JSON")
+			f.BoolVar(&o.plugin, "plugin", false, "exit status as of monitoring plug-ins")
+			return func(ctx context.Context, std cli.IO, args []string) error { return probeOnce(ctx, o, args, std.Out) }
+		},
 	}
+}
+
+func probeOnce(ctx context.Context, o probeFlags, rest []string, out io.Writer) error {
 	c, err := fromWords(rest)
 	if err != nil {
 		return err
@@ -48,7 +63,7 @@ func probeCommand(ctx context.Context, args []string, out, _ io.Writer) error {
 		return &cli.Status{Code: 3, Err: err}
 	}
 	trace := io.Discard
-	if !*quiet && !*asJSON {
+	if !o.quiet && !o.json {
 		trace = out
 	}
 	spy := newTracer(trace)
@@ -57,11 +72,11 @@ func probeCommand(ctx context.Context, args []string, out, _ io.Writer) error {
 	}
 	p, err := c.prober(spy)
 	if err != nil {
-		return cli.Usagef("probe: %v", err)
+		return cli.Usage("%v", err)
 	}
 	own := c.Method == healthcheck.ICMP || c.Method == healthcheck.TFTP || c.HalfOpen
 	stop := func() {}
-	if (own || *packets) && trace != io.Discard {
+	if (own || o.packets) && trace != io.Discard {
 		if end, err := spy.sniff(target); err != nil {
 			spy.say("! %v", err)
 		} else {
@@ -82,12 +97,12 @@ func probeCommand(ctx context.Context, args []string, out, _ io.Writer) error {
 	if r.Latency == 0 {
 		r.Latency = time.Since(start)
 	}
-	if *asJSON {
+	if o.json {
 		err = json.NewEncoder(out).Encode(verdictOf(r))
 	} else {
 		_, err = fmt.Fprintln(out, verdictLine(r))
 	}
-	return errors.Join(err, exit(truthOf(r.Verdict), *plugin))
+	return errors.Join(err, exit(truthOf(r.Verdict), o.plugin))
 }
 
 // targetText is the target as it would be given with another host.
@@ -145,7 +160,7 @@ func fromWords(words []string) (*check, error) {
 	for _, w := range words[2:] {
 		k, v, ok := strings.Cut(w, "=")
 		if !ok {
-			return nil, cli.Usagef("probe: %q: want key=value; healthd methods lists the keys", w)
+			return nil, cli.Usage("%q: want key=value; healthd methods lists the keys", w)
 		}
 		if v == "" || strings.ContainsAny(v[:1], "*&!|>%@`") {
 			v = fmt.Sprintf("%q", v)
@@ -174,15 +189,12 @@ func fromWords(words []string) (*check, error) {
 				texts = append(texts, text)
 			}
 		}
-		return nil, cli.Usagef("probe: %s", strings.Join(texts, "\n  "))
+		return nil, cli.Usage("%s", strings.Join(texts, "\n  "))
 	}
 	return c, nil
 }
 
-func methodsCommand(_ context.Context, args []string, out, _ io.Writer) error {
-	if _, err := cli.Args(cli.Flags("methods"), args, 0, 0, "none"); err != nil {
-		return err
-	}
+func methods(out io.Writer) error {
 	for m := healthcheck.ICMP; ; m++ {
 		name, err := m.MarshalText()
 		if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -149,14 +150,15 @@ func (d *daemon) show(ctx context.Context, out io.Writer, log *lines) {
 }
 
 // onceCommand checks until all is decided.
-func onceCommand(ctx context.Context, args []string, out, _ io.Writer) error {
-	f := cli.Flags("once")
-	timeout := f.Duration("timeout", 30*time.Second, "most time to take")
+func onceCommand(f *flag.FlagSet) cli.Run {
+	timeout := f.Duration("timeout", 30*time.Second, "most `time` to take")
 	plugin := f.Bool("plugin", false, "exit status as of monitoring plug-ins")
-	rest, err := cli.Args(f, args, 1, -1, "a file, and the checks and policies that are asked for")
-	if err != nil {
-		return err
+	return func(ctx context.Context, std cli.IO, args []string) error {
+		return once(ctx, *timeout, *plugin, args, std.Out)
 	}
+}
+
+func once(ctx context.Context, timeout time.Duration, plugin bool, rest []string, out io.Writer) error {
 	d, err := newDaemon(rest[0], discard())
 	if err != nil {
 		return err
@@ -166,10 +168,10 @@ func onceCommand(ctx context.Context, args []string, out, _ io.Writer) error {
 	}
 	for _, name := range rest[1:] {
 		if _, _, ok, _ := d.ask(name); !ok {
-			return cli.Usagef("once: %q: %s has no such check or policy", name, rest[0])
+			return cli.Usage("%q: %s has no such check or policy", name, rest[0])
 		}
 	}
-	timed, cancel := context.WithTimeout(ctx, *timeout)
+	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
@@ -196,7 +198,7 @@ func onceCommand(ctx context.Context, args []string, out, _ io.Writer) error {
 	if err := printRows(out, d.rows(), time.Now(), false); err != nil {
 		return err
 	}
-	return exit(all, *plugin)
+	return exit(all, plugin)
 }
 
 // wanted are the names given, or all there are.
@@ -235,13 +237,12 @@ func (d *daemon) sum(names []string) healthcheck.Truth {
 	return all
 }
 
-func explainCommand(_ context.Context, args []string, out, _ io.Writer) error {
-	f := cli.Flags("explain")
+func explainCommand(f *flag.FlagSet) cli.Run {
 	plugin := f.Bool("plugin", false, "exit status as of monitoring plug-ins")
-	rest, err := cli.Args(f, args, 2, -1, "a file, a policy, and what checks are, such as web1=down")
-	if err != nil {
-		return err
-	}
+	return func(_ context.Context, std cli.IO, args []string) error { return explain(*plugin, args, std.Out) }
+}
+
+func explain(plugin bool, rest []string, out io.Writer) error {
 	c, err := load(rest[0])
 	if err != nil {
 		return err
@@ -251,7 +252,7 @@ func explainCommand(_ context.Context, args []string, out, _ io.Writer) error {
 		k, v, _ := strings.Cut(w, "=")
 		var t healthcheck.Truth
 		if err := t.UnmarshalText([]byte(v)); err != nil || c.Checks[k] == nil {
-			return cli.Usagef("explain: %q: want a check of the file with up, down or unknown, such as web1=down", w)
+			return cli.Usage("%q: want a check of the file with up, down or unknown, such as web1=down", w)
 		}
 		states[k] = t
 	}
@@ -261,10 +262,10 @@ func explainCommand(_ context.Context, args []string, out, _ io.Writer) error {
 	}
 	x, ok := ps.Explain(rest[1], func(name string) healthcheck.Truth { return states[name] })
 	if !ok {
-		return cli.Usagef("explain: %q: want one of %v", rest[1], slices.Sorted(maps.Keys(c.Policies)))
+		return cli.Usage("%q: want one of %v", rest[1], slices.Sorted(maps.Keys(c.Policies)))
 	}
 	if _, err := fmt.Fprintln(out, x); err != nil {
 		return err
 	}
-	return exit(x.Truth, *plugin)
+	return exit(x.Truth, plugin)
 }

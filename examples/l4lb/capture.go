@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
-	"github.com/lbprim/lbprim/examples/internal/cmdline"
+	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
 // watchParams choose packets that are captured or traced.
@@ -142,18 +142,18 @@ func watchFlags(f *flag.FlagSet) func() url.Values {
 	}
 }
 
-func captureCommand() cmdline.Command {
-	return cmdline.Command{
+func captureCommand() cli.Command {
+	return cli.Command{
 		Name: "capture", Summary: "capture packets of the running instance, each with what became of it",
 		Text: "It writes the pcapng format, to a file or to the standard output, for Wireshark and tshark: the comment of a packet says what became of it and why. It ends with Ctrl-C, or after as many packets as were asked for.",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			file := f.String("w", "-", "`file` to write; - is the standard output")
 			packets := f.Int("n", 10_000, "most `packets`")
 			snap := f.Int("snaplen", 0, "most `octets` kept of a packet; 0 keeps all")
 			filter := watchFlags(f)
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, _ []string) error {
+			return func(ctx context.Context, std cli.IO, _ []string) error {
 				q := filter()
 				q.Set("packets", strconv.Itoa(*packets))
 				if *snap > 0 {
@@ -178,17 +178,17 @@ func captureCommand() cmdline.Command {
 	}
 }
 
-func traceCommand() cmdline.Command {
-	return cmdline.Command{
+func traceCommand() cli.Command {
+	return cli.Command{
 		Name: "trace", Summary: "explain packets of the running instance as they are forwarded",
 		Text: "It ends with Ctrl-C, or after as many packets as were asked for. At most 100 packets a second are explained.",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			packets := f.Int("n", 0, "`number` of packets; 0 goes on")
 			asJSON := f.Bool("json", false, "print a JSON object for each packet")
 			filter := watchFlags(f)
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, _ []string) error {
+			return func(ctx context.Context, std cli.IO, _ []string) error {
 				resp, err := cl.open(ctx, http.MethodGet, "/api/v1/trace?"+filter().Encode(), nil)
 				if err != nil {
 					return err

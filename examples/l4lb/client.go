@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lbprim/lbprim/examples/internal/cmdline"
+	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
 // client calls the admin interface of a running instance.
@@ -44,7 +44,7 @@ func (c *client) dial() (*http.Client, string, string, error) {
 	}
 	u, err := url.Parse(c.url)
 	if err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, "", "", cmdline.Usage("-url %q: want one that begins with https://", c.url)
+		return nil, "", "", cli.Usage("-url %q: want one that begins with https://", c.url)
 	}
 	token, err := os.ReadFile(c.tokenFile)
 	if err != nil {

@@ -12,21 +12,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lbprim/lbprim/examples/internal/cmdline"
+	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/examples/internal/conf"
 )
 
-func runCommand() cmdline.Command {
-	return cmdline.Command{
+func runCommand() cli.Command {
+	return cli.Command{
 		Name: "run", Args: "FILE", Least: 1, Summary: "balance as the file says", Complete: "file",
 		Text: `Routes and rules that the kernel needs are set up, and removed at the end. With -no-setup they are the administrator's: the commands are printed, and "l4lb setup" prints them too. A device made that way stays while the balancer restarts, so that nothing answers for it meanwhile.
 
 SIGHUP, or a change of the file, reloads it. SIGTERM and SIGINT end the balancer; with state.file set, sessions go on when it starts again. As root it gives up all privileges but those it needs (CAP_NET_ADMIN, CAP_NET_RAW). Under systemd it says when it is ready and answers the watchdog.`,
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			asJSON := f.Bool("json", false, "log in JSON")
 			noSetup := f.Bool("no-setup", false, "set up no routes and rules, but print the commands that do")
 			keep := f.Bool("keep-privileges", false, "give up no privileges; checks of method command may need that")
-			return func(ctx context.Context, std cmdline.IO, args []string) error {
+			return func(ctx context.Context, std cli.IO, args []string) error {
 				var h slog.Handler = slog.NewTextHandler(std.Err, nil)
 				if *asJSON {
 					h = slog.NewJSONHandler(std.Err, nil)
@@ -43,11 +43,11 @@ SIGHUP, or a change of the file, reloads it. SIGTERM and SIGINT end the balancer
 	}
 }
 
-func checkCommand() cmdline.Command {
-	return cmdline.Command{
+func checkCommand() cli.Command {
+	return cli.Command{
 		Name: "check", Args: "FILE", Least: 1, Summary: "check a file and print every fault with its place", Complete: "file",
-		Flags: func(*flag.FlagSet) cmdline.Run {
-			return func(_ context.Context, std cmdline.IO, args []string) error {
+		Flags: func(*flag.FlagSet) cli.Run {
+			return func(_ context.Context, std cli.IO, args []string) error {
 				c, err := load(args[0])
 				if err != nil {
 					return err
@@ -74,20 +74,20 @@ func checkCommand() cmdline.Command {
 	}
 }
 
-func explainCommand() cmdline.Command {
-	return cmdline.Command{
+func explainCommand() cli.Command {
+	return cli.Command{
 		Name: "explain", Args: "[FILE]", Most: 1, Summary: "say what becomes of the first packet of a flow, and why", Complete: "file",
 		Text: "With a file, it is asked of that file, all nodes being up. Without, it is asked of the running instance, with its sessions and the health of its nodes.",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			src := f.String("src", "", "where the packet comes from, as `address:port`")
 			dst := f.String("dst", "", "where it goes, as `address:port`")
 			proto := f.String("proto", "tcp", "tcp, udp, icmp or the number of a `protocol`")
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, args []string) error {
+			return func(ctx context.Context, std cli.IO, args []string) error {
 				number, from, to, err := parseFlow(*proto, *src, *dst)
 				if err != nil {
-					return cmdline.Usage("-%v", err)
+					return cli.Usage("-%v", err)
 				}
 				if len(args) == 0 {
 					var r explainReply
@@ -125,12 +125,12 @@ func explainCommand() cmdline.Command {
 	}
 }
 
-func diffCommand() cmdline.Command {
-	return cmdline.Command{
+func diffCommand() cli.Command {
+	return cli.Command{
 		Name: "diff", Args: "OLD NEW", Least: 2, Summary: "say what a reload from one file to another would change", Complete: "file",
 		Text: "Status 1 says that the new file cannot be put in force by a reload, but needs a restart.",
-		Flags: func(*flag.FlagSet) cmdline.Run {
-			return func(_ context.Context, std cmdline.IO, args []string) error {
+		Flags: func(*flag.FlagSet) cli.Run {
+			return func(_ context.Context, std cli.IO, args []string) error {
 				old, err := load(args[0])
 				if err != nil {
 					return err
@@ -181,14 +181,14 @@ func consequences(old, c *config) (notes []string) {
 	return notes
 }
 
-func adminCommand(name, want, summary string) cmdline.Command {
-	return cmdline.Command{
+func adminCommand(name, want, summary string) cli.Command {
+	return cli.Command{
 		Name: name, Args: "NODE", Least: 1, Summary: summary, Complete: "status -names",
 		Text: "NODE is FARM/NODE, or the node's own name if only one farm has it. It holds over reloads and, with state.file set, over restarts, until the file says something new about the node.",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, args []string) error {
+			return func(ctx context.Context, std cli.IO, args []string) error {
 				s, err := cl.status(ctx)
 				if err != nil {
 					return err
@@ -231,13 +231,13 @@ func (s *statusReply) find(name string) (farm, node string, err error) {
 	return "", "", fmt.Errorf("several farms have a node %q: want one of %s", name, strings.Join(found, ", "))
 }
 
-func reloadCommand() cmdline.Command {
-	return cmdline.Command{
+func reloadCommand() cli.Command {
+	return cli.Command{
 		Name: "reload", Summary: "have the running instance read its file again",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, _ []string) error {
+			return func(ctx context.Context, std cli.IO, _ []string) error {
 				if err := cl.call(ctx, http.MethodPost, "/api/v1/reload", nil, nil); err != nil {
 					return err
 				}
@@ -248,12 +248,12 @@ func reloadCommand() cmdline.Command {
 	}
 }
 
-func setupCommand() cmdline.Command {
-	return cmdline.Command{
+func setupCommand() cli.Command {
+	return cli.Command{
 		Name: "setup", Args: "FILE", Least: 1, Summary: "print the commands that set the kernel up for run -no-setup", Complete: "file",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			undo := f.Bool("undo", false, "print those that undo it")
-			return func(_ context.Context, std cmdline.IO, args []string) error {
+			return func(_ context.Context, std cli.IO, args []string) error {
 				c, err := load(args[0])
 				if err != nil {
 					return err
@@ -265,13 +265,13 @@ func setupCommand() cmdline.Command {
 	}
 }
 
-func exampleCommand() cmdline.Command {
-	return cmdline.Command{
+func exampleCommand() cli.Command {
+	return cli.Command{
 		Name: "example", Args: "[NAME]", Most: 1, Summary: "print a file to begin with", Complete: "example -names",
 		Text: "NAME is first (the default), tls or dsr.",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			names := f.Bool("names", false, "print the names only")
-			return func(_ context.Context, std cmdline.IO, args []string) error {
+			return func(_ context.Context, std cli.IO, args []string) error {
 				if *names {
 					_, err := fmt.Fprintln(std.Out, strings.Join(exampleNames(), "\n"))
 					return err
@@ -287,15 +287,15 @@ func exampleCommand() cmdline.Command {
 	}
 }
 
-func referenceCommand() cmdline.Command {
-	return cmdline.Command{Name: "reference", Summary: "print every key of the file with its meaning", Flags: func(*flag.FlagSet) cmdline.Run {
-		return func(_ context.Context, std cmdline.IO, _ []string) error { return conf.Reference(std.Out, config{}) }
+func referenceCommand() cli.Command {
+	return cli.Command{Name: "reference", Summary: "print every key of the file with its meaning", Flags: func(*flag.FlagSet) cli.Run {
+		return func(_ context.Context, std cli.IO, _ []string) error { return conf.Reference(std.Out, config{}) }
 	}}
 }
 
-func schemaCommand() cmdline.Command {
-	return cmdline.Command{Name: "schema", Summary: "print the JSON schema of the file, for editors", Flags: func(*flag.FlagSet) cmdline.Run {
-		return func(_ context.Context, std cmdline.IO, _ []string) error {
+func schemaCommand() cli.Command {
+	return cli.Command{Name: "schema", Summary: "print the JSON schema of the file, for editors", Flags: func(*flag.FlagSet) cli.Run {
+		return func(_ context.Context, std cli.IO, _ []string) error {
 			enc := json.NewEncoder(std.Out)
 			enc.SetIndent("", "  ")
 			return enc.Encode(conf.Schema(config{}, "l4lb configuration, version 1"))

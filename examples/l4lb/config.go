@@ -94,34 +94,8 @@ func load(name string) (*config, error) {
 		return nil, err
 	}
 	c, err := decode(data)
-	if err != nil {
-		return nil, &fileError{name, err}
-	}
-	return c, nil
+	return c, conf.InFile(name, err)
 }
-
-// fileError puts the file's name before every fault in it.
-type fileError struct {
-	name string
-	err  error
-}
-
-func (e *fileError) Error() string {
-	var faults interface{ Unwrap() []error }
-	if !errors.As(e.err, &faults) {
-		return e.name + ":" + e.err.Error()
-	}
-	text := ""
-	for i, f := range faults.Unwrap() {
-		if i > 0 {
-			text += "\n"
-		}
-		text += e.name + ":" + f.Error()
-	}
-	return text
-}
-
-func (e *fileError) Unwrap() error { return e.err }
 
 func decode(data []byte) (*config, error) {
 	c := &config{}

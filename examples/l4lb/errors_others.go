@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"io/fs"
-	"os"
 )
 
 // Errors of the kernel that have a known cure.
@@ -14,5 +13,3 @@ var (
 	errPermission = fs.ErrPermission
 	errBusy       = errors.New("busy")
 )
-
-func fileID(os.FileInfo) any { return nil }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"io/fs"
-	"os"
 	"syscall"
 )
 
@@ -14,10 +13,3 @@ var (
 	errPermission = fs.ErrPermission
 	errBusy       = syscall.EBUSY
 )
-
-func fileID(st os.FileInfo) any {
-	if s, ok := st.Sys().(*syscall.Stat_t); ok {
-		return s.Ino
-	}
-	return nil
-}

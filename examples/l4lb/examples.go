@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lbprim/lbprim/examples/internal/cmdline"
+	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
 //go:embed examples/*.yaml
@@ -21,7 +21,7 @@ func exampleNames() (names []string) {
 
 func exampleFile(name string) (string, error) {
 	if !slices.Contains(exampleNames(), name) {
-		return "", cmdline.Usage("%q: want one of %s", name, strings.Join(exampleNames(), ", "))
+		return "", cli.Usage("%q: want one of %s", name, strings.Join(exampleNames(), ", "))
 	}
 	b, err := exampleFiles.ReadFile("examples/" + name + ".yaml")
 	return string(b), err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lbprim/lbprim/examples/internal/cmdline"
+	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
 func write(t *testing.T, text string) string {
@@ -24,7 +24,7 @@ func write(t *testing.T, text string) string {
 func invoke(t *testing.T, args ...string) (status int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	status = program().Run(context.Background(), args, cmdline.IO{Out: &o, Err: &e})
+	status = program().Run(context.Background(), args, cli.IO{Out: &o, Err: &e})
 	return status, o.String(), e.String()
 }
 

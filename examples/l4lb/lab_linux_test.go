@@ -1,24 +1,22 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/examples/internal/rig"
 	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/testenv"
 )
@@ -35,23 +33,9 @@ type labHosts struct {
 func newHosts(t *testing.T) *labHosts {
 	testenv.NeedNetns(t)
 	h := &labHosts{}
-	for _, ns := range []**netns.Namespace{&h.client, &h.balancer, &h.servers[0], &h.servers[1]} {
-		var err error
-		*ns, err = netns.New()
-		require.NoError(t, err)
-		t.Cleanup(func() { (*ns).Close() })
-	}
-	prefixes := func(s ...string) (ps []netip.Prefix) {
-		for _, x := range s {
-			ps = append(ps, netip.MustParsePrefix(x))
-		}
-		return ps
-	}
+	rig.Hosts(t, &h.client, &h.balancer, &h.servers[0], &h.servers[1])
 	join := func(ns *netns.Namespace, lbIf string, net int) {
-		require.NoError(t, netns.Join(
-			netns.End{NS: ns, Name: "eth0", Addrs: prefixes(fmt.Sprintf("10.9.%d.2/24", net), fmt.Sprintf("fd09:%d::2/64", net))},
-			netns.End{NS: h.balancer, Name: lbIf, Addrs: prefixes(fmt.Sprintf("10.9.%d.1/24", net), fmt.Sprintf("fd09:%d::1/64", net))}))
-		require.NoError(t, ns.DefaultVia(netip.MustParseAddr(fmt.Sprintf("10.9.%d.1", net)), netip.MustParseAddr(fmt.Sprintf("fd09:%d::1", net))))
+		rig.Cable{Hub: h.balancer, Host: ns, Name: lbIf, V4: "10.9.%d.%d/24", V6: "fd09:%d::%d/64", Number: net}.Plug(t)
 	}
 	join(h.client, "c0", 0)
 	for i, s := range h.servers {
@@ -107,35 +91,13 @@ services:
   - {name: web6, vip: "fd09:100::1", protocol: tcp, port: 80, farm: v6}
 `
 
-// lockedLog is a log that can be read while it is written.
-type lockedLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // binary builds the program once for all tests.
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "l4lb")
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "l4lb")
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w: %s", err, out)
-	}
-	return bin, nil
+	return rig.Build(dir, "l4lb")
 })
 
 func TestMain(m *testing.M) {
@@ -152,16 +114,15 @@ type process struct {
 	h      *labHosts
 	file   string // its configuration
 	socket string // its admin socket, "" if its configuration names another
-	log    *lockedLog
-	cmd    *exec.Cmd
-	done   chan error
+	log    *rig.Log
+	*rig.Process
 }
 
 // start runs l4lb until the test ends, and then wants it to end by itself. In the text, SOCKET and DIR stand for a socket and a folder of the test's.
 func (h *labHosts) start(t *testing.T, text string, args ...string) *process {
 	t.Helper()
 	dir := t.TempDir()
-	p := &process{t: t, h: h, file: filepath.Join(dir, "l4lb.yaml"), socket: filepath.Join(dir, "s"), log: &lockedLog{}}
+	p := &process{t: t, h: h, file: filepath.Join(dir, "l4lb.yaml"), socket: filepath.Join(dir, "s"), log: &rig.Log{}}
 	p.write(text)
 	p.run(args...)
 	t.Cleanup(p.stop)
@@ -180,38 +141,26 @@ func (p *process) run(args ...string) {
 	p.t.Helper()
 	bin, err := binary()
 	require.NoError(p.t, err)
-	p.cmd = exec.Command(bin, append([]string{"run", p.file}, args...)...)
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	require.NoError(p.t, p.h.balancer.Do(p.cmd.Start))
-	p.done = make(chan error, 1)
-	go func() { p.done <- p.cmd.Wait() }()
+	p.Process = rig.Start(p.t, p.h.balancer, p.log, bin, append([]string{"run", p.file}, args...)...)
 }
 
 // stop ends the process in good order.
 func (p *process) stop() {
 	p.t.Helper()
-	if p.cmd == nil {
+	if p.Process == nil {
 		return
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case err := <-p.done:
-		if err != nil {
-			p.t.Errorf("l4lb: %v\n%v", err, p.log)
-		}
-	case <-time.After(patience):
-		_ = p.cmd.Process.Kill()
-		p.t.Errorf("l4lb did not end\n%v", p.log)
+	if err := p.Stop(patience); err != nil {
+		p.t.Errorf("l4lb: %v\n%v", err, p.log)
 	}
-	p.cmd = nil
+	p.Process = nil
 }
 
 // kill ends it at once.
 func (p *process) kill() {
 	p.t.Helper()
-	require.NoError(p.t, p.cmd.Process.Kill())
-	<-p.done
-	p.cmd = nil
+	p.End()
+	p.Process = nil
 }
 
 func (p *process) eventually(what string, f func() bool) {

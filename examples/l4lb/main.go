@@ -2,24 +2,12 @@
 // an admin interface with a status page. README.md leads from nothing to a working balancer; l4lb help lists the commands.
 package main
 
-import (
-	"context"
-	"os"
-	"os/signal"
-	"syscall"
+import "github.com/lbprim/lbprim/examples/internal/cli"
 
-	"github.com/lbprim/lbprim/examples/internal/cmdline"
-)
+func main() { program().Main() }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := program().Run(ctx, os.Args[1:], cmdline.IO{Out: os.Stdout, Err: os.Stderr})
-	stop()
-	os.Exit(status)
-}
-
-func program() *cmdline.Program {
-	return &cmdline.Program{
+func program() *cli.Program {
+	return &cli.Program{
 		Name:    "l4lb",
 		Summary: "balances TCP, UDP and ICMP over servers at Layer 4",
 		Text: `One YAML file says which services there are and which servers serve them. Begin with
@@ -29,7 +17,7 @@ func program() *cmdline.Program {
   l4lb run l4lb.yaml
 
 The running balancer reads the file again when it changes or on SIGHUP, without disturbing a session; a file with a fault changes nothing. It is watched and steered over a Unix socket, by the commands below or by HTTP; the same socket has a status page, metrics for Prometheus and profiles.`,
-		Commands: []cmdline.Command{
+		Commands: []cli.Command{
 			runCommand(), checkCommand(), diffCommand(), explainCommand(), statusCommand(), topCommand(), sessionsCommand(), captureCommand(), traceCommand(),
 			adminCommand("drain", "draining", "give a node no new session and let it keep those it has"),
 			adminCommand("enable", "enabled", "let a node take part"),

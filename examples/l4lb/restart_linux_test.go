@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/examples/internal/rig"
 )
 
 // stream is a connection on which a server says something all the time.
@@ -89,7 +90,7 @@ func (h *labHosts) load(t *testing.T, clients int, addrs ...string) (answered, f
 	answered, failed = &atomic.Int64{}, &atomic.Int64{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	log := &lockedLog{}
+	log := &rig.Log{}
 	for i := range clients {
 		wg.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
@@ -139,15 +140,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	h := newHosts(t)
 	require.NoError(t, h.balancer.Router())
 	text := strings.Replace(fmt.Sprintf(labFile, "tun", "e1, e2"), "{socket: none}", "{socket: SOCKET}\nstate: {file: DIR/state, every: 1s}", 1)
-	sh := func(script string) {
-		var out []byte
-		var err error
-		require.NoError(t, h.balancer.Do(func() error {
-			out, err = exec.Command("sh", "-ec", script).CombinedOutput()
-			return nil
-		}))
-		require.NoError(t, err, "%s\n%s", script, out)
-	}
+	sh := func(script string) string { return rig.Shell(t, h.balancer, script) }
 	name := write(t, strings.NewReplacer("SOCKET", "none", "DIR", "/tmp").Replace(text))
 	status, commands, errs := invoke(t, "setup", name)
 	require.Zero(t, status, errs)
@@ -180,11 +173,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	_, commands, _ = invoke(t, "setup", "-undo", name)
 	p.stop()
 	sh(commands)
-	var out []byte
-	require.NoError(t, h.balancer.Do(func() (err error) {
-		out, err = exec.Command("sh", "-c", "ip rule; ip -6 rule; ip link show lb0 2>&1; true").CombinedOutput()
-		return err
-	}))
-	require.NotContains(t, string(out), fmt.Sprint(setupTable))
-	require.Contains(t, string(out), "does not exist")
+	out := sh("ip rule; ip -6 rule; ip link show lb0 2>&1 || true")
+	require.NotContains(t, out, fmt.Sprint(setupTable))
+	require.Contains(t, out, "does not exist")
 }

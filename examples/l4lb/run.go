@@ -7,14 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"os"
-	"os/signal"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/examples/internal/sdnotify"
 	"github.com/lbprim/lbprim/healthcheck"
 )
@@ -165,41 +163,12 @@ func (in *instance) watchdog(ctx context.Context) error {
 
 // watch reads the file again on SIGHUP and whenever it has changed.
 func (in *instance) watch(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	notifyReload(hup)
-	defer signal.Stop(hup)
-	last := stamp(in.file)
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hup:
-		case <-t.C:
-			if s := stamp(in.file); s == last || s == (fileStamp{}) {
-				continue
-			}
-		}
-		last = stamp(in.file)
+	conf.Watch(ctx, in.file, func() {
 		in.tell(sdnotify.Reloading())
 		_ = in.reload() // it has been logged
 		in.tell(sdnotify.Ready)
-	}
-}
-
-type fileStamp struct {
-	at   time.Time
-	size int64
-	id   any // of the file itself: a renamed one may be as old and as long
-}
-
-func stamp(file string) fileStamp {
-	st, err := os.Stat(file)
-	if err != nil {
-		return fileStamp{}
-	}
-	return fileStamp{st.ModTime(), st.Size(), fileID(st)}
+	})
+	return nil
 }
 
 // reload puts the file in force without disturbing a session, or changes nothing.
@@ -346,9 +315,6 @@ func hosts(routed []netip.Prefix) (addrs []netip.Addr, err error) {
 	}
 	return addrs, errors.Join(errs...)
 }
-
-// notifyReload has SIGHUP delivered, and no other signal.
-func notifyReload(c chan os.Signal) { signal.Notify(c, syscall.SIGHUP) }
 
 // background runs something beside the packets until the context is done.
 type background func(what string, f func(context.Context) error)

@@ -12,19 +12,19 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/lbprim/lbprim/examples/internal/cmdline"
+	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
-func statusCommand() cmdline.Command {
-	return cmdline.Command{
+func statusCommand() cli.Command {
+	return cli.Command{
 		Name: "status", Summary: "show services, nodes and drops of the running instance",
 		Text: "Status 1 says that it is not ready.",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			asJSON := f.Bool("json", false, "print everything in JSON")
 			names := f.Bool("names", false, "print the nodes' names only")
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, _ []string) error {
+			return func(ctx context.Context, std cli.IO, _ []string) error {
 				s, err := cl.status(ctx)
 				if err != nil {
 					return err
@@ -54,18 +54,18 @@ func statusCommand() cmdline.Command {
 	}
 }
 
-func topCommand() cmdline.Command {
-	return cmdline.Command{
+func topCommand() cli.Command {
+	return cli.Command{
 		Name: "top", Summary: "watch services, nodes, rates and drops of the running instance",
 		Text: "It ends with Ctrl-C. Where the output is no terminal, each round is printed below the last one.",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			every := f.Duration("every", time.Second, "`time` between two rounds")
 			rounds := f.Int("n", 0, "`number` of rounds; 0 goes on")
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, _ []string) error {
+			return func(ctx context.Context, std cli.IO, _ []string) error {
 				if *every < 100*time.Millisecond {
-					return cmdline.Usage("-every %v: want 100ms or more", *every)
+					return cli.Usage("-every %v: want 100ms or more", *every)
 				}
 				return top(ctx, cl, std.Out, *every, *rounds)
 			}
@@ -219,10 +219,10 @@ func bits(perSecond float64) string {
 	return fmt.Sprintf("%.1f Tbit/s", x)
 }
 
-func sessionsCommand() cmdline.Command {
-	return cmdline.Command{
+func sessionsCommand() cli.Command {
+	return cli.Command{
 		Name: "sessions", Summary: "list, count or end sessions of the running instance",
-		Flags: func(f *flag.FlagSet) cmdline.Run {
+		Flags: func(f *flag.FlagSet) cli.Run {
 			q := map[string]*string{}
 			for _, p := range []struct{ name, doc string }{
 				{"service", "only those of this `service`"}, {"node", "only those of this `node`, with or without its farm"}, {"client", "only those of this `address`, network, or address and port"},
@@ -236,7 +236,7 @@ func sessionsCommand() cmdline.Command {
 			all := f.Bool("all", false, "with -kill: end all, without a filter")
 			cl := &client{}
 			cl.flags(f)
-			return func(ctx context.Context, std cmdline.IO, _ []string) error {
+			return func(ctx context.Context, std cli.IO, _ []string) error {
 				query := url.Values{}
 				for name, value := range q {
 					if *value != "" {
@@ -277,7 +277,7 @@ func sessionsCommand() cmdline.Command {
 
 func killSessions(ctx context.Context, cl *client, out io.Writer, query url.Values, all bool) error {
 	if len(query) == 0 && !all {
-		return cmdline.Usage("-kill: want a filter such as -node, or -all")
+		return cli.Usage("-kill: want a filter such as -node, or -all")
 	}
 	if all {
 		query.Set("all", "1")

@@ -12,7 +12,6 @@ import (
 
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane"
-	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/policy"
 	"github.com/lbprim/lbprim/steering"
@@ -97,7 +96,7 @@ func load(name string) (*config, error) {
 		return nil, err
 	}
 	c, err := decode(data)
-	return c, cli.FileError(name, err)
+	return c, conf.InFile(name, err)
 }
 
 func decode(data []byte) (*config, error) {

@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -20,32 +21,24 @@ import (
 	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
-const usage = `Replay sends a capture through a balancer's configuration. It sends nothing on any network.
-
-Usage:
-  replay run CONFIG CAPTURE        say what would become of each flow
-  replay diff OLD NEW CAPTURE      say which flows would go elsewhere; exit status 3 if any would
-
-CONFIG is a file of l4lb; its farms and services are used, and other keys are named and left alone. All nodes count
-as up. CAPTURE is pcap or pcapng: Ethernet with or without VLAN tags, raw IP, loopback or Linux cooked. The clock is the
-capture's.
-
-Options:
-  -flows N           list the first N flows; -1 all (20)
-  -down FARM/NODE    take a node for down; several separated by commas
-  -json              everything as JSON
-  -out FILE          write the packets as they would be sent, as pcapng with a comment on each
-  -sessions N        room for sessions (262144)
-  -no-progress       no progress bar; there is none anyway unless standard error is a terminal
-`
-
 func main() { program().Main() }
 
 func program() *cli.Program {
-	return &cli.Program{Name: "replay", Usage: usage, Commands: []cli.Command{
-		{Name: "run", Run: runCommand},
-		{Name: "diff", Run: diffCommand},
-	}}
+	return &cli.Program{
+		Name:    "replay",
+		Summary: "sends a capture through a balancer's configuration, and nothing on any network",
+		Text:    `CONFIG is a file of l4lb. All nodes count as up. CAPTURE is pcap or pcapng: Ethernet with or without VLAN tags, raw IP, loopback or Linux cooked. The clock is the capture's.`,
+		Commands: []cli.Command{
+			{Name: "run", Args: "CONFIG CAPTURE", Least: 2, Summary: "say what would become of each flow", Complete: "file", Flags: func(f *flag.FlagSet) cli.Run {
+				o := declare(f)
+				f.StringVar(&o.out, "out", "", "write the packets as they would be sent to a `file`, as pcapng with a comment on each")
+				return o.checked(runCommand)
+			}},
+			{Name: "diff", Args: "OLD NEW CAPTURE", Least: 3, Summary: "say which flows would go elsewhere; exit status 3 if any would", Complete: "file", Flags: func(f *flag.FlagSet) cli.Run {
+				return declare(f).checked(diffCommand)
+			}},
+		},
+	}
 }
 
 // options are the flags of both commands.
@@ -56,25 +49,28 @@ type options struct {
 	out              string
 }
 
-func parse(name string, args []string, files int, what string) (o options, rest []string, err error) {
-	f := cli.Flags(name)
-	f.IntVar(&o.flows, "flows", 20, "")
-	f.IntVar(&o.sessions, "sessions", 1<<18, "")
-	f.StringVar(&o.down, "down", "", "")
-	f.BoolVar(&o.json, "json", false, "")
-	f.BoolVar(&o.noProgress, "no-progress", false, "")
-	if name == "run" {
-		f.StringVar(&o.out, "out", "", "")
+func declare(f *flag.FlagSet) *options {
+	o := &options{}
+	f.IntVar(&o.flows, "flows", 20, "list so `many` flows; -1 all")
+	f.IntVar(&o.sessions, "sessions", 1<<18, "room for so `many` sessions")
+	f.StringVar(&o.down, "down", "", "take a node, `FARM/NODE`, for down; several separated by commas")
+	f.BoolVar(&o.json, "json", false, "everything as JSON")
+	f.BoolVar(&o.noProgress, "no-progress", false, "no progress bar; there is none anyway unless standard error is a terminal")
+	return o
+}
+
+// checked is a command whose flags have been looked at.
+func (o *options) checked(do func(ctx context.Context, o *options, args []string, out, errs io.Writer) error) cli.Run {
+	return func(ctx context.Context, std cli.IO, args []string) error {
+		if o.sessions < 1 || o.sessions > 1<<28 {
+			return cli.Usage("-sessions %d: want 1 to %d", o.sessions, 1<<28)
+		}
+		return do(ctx, o, args, std.Out, std.Err)
 	}
-	rest, err = cli.Args(f, args, files, files, what)
-	if err == nil && (o.sessions < 1 || o.sessions > 1<<28) {
-		err = cli.Usagef("-sessions %d: want 1 to %d", o.sessions, 1<<28)
-	}
-	return o, rest, err
 }
 
 // engine loads a configuration.
-func (o options) engine(name string) (*engine, *config, error) {
+func (o *options) engine(name string) (*engine, *config, error) {
 	c, err := load(name)
 	if err != nil {
 		return nil, nil, err
@@ -88,7 +84,7 @@ func (o options) engine(name string) (*engine, *config, error) {
 }
 
 // replay sends the capture through the engines, with a progress bar.
-func (o options) replay(ctx context.Context, capture string, errs io.Writer, engines ...*engine) error {
+func (o *options) replay(ctx context.Context, capture string, errs io.Writer, engines ...*engine) error {
 	f, err := os.Open(capture)
 	if err != nil {
 		return err
@@ -159,11 +155,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func runCommand(ctx context.Context, args []string, out, errs io.Writer) (err error) {
-	o, rest, err := parse("run", args, 2, "a configuration and a capture")
-	if err != nil {
-		return err
-	}
+func runCommand(ctx context.Context, o *options, rest []string, out, errs io.Writer) error {
 	e, c, err := o.engine(rest[0])
 	if err != nil {
 		return err
@@ -194,11 +186,7 @@ func runCommand(ctx context.Context, args []string, out, errs io.Writer) (err er
 	return r.print(out, o.flows)
 }
 
-func diffCommand(ctx context.Context, args []string, out, errs io.Writer) error {
-	o, rest, err := parse("diff", args, 3, "two configurations and a capture")
-	if err != nil {
-		return err
-	}
+func diffCommand(ctx context.Context, o *options, rest []string, out, errs io.Writer) error {
 	old, _, err := o.engine(rest[0])
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/google/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/internal/testenv"
 )
 
@@ -42,7 +43,7 @@ func write(t *testing.T, name, text string) string {
 func run(t *testing.T, args ...string) (status int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	status = program().Run(t.Context(), args, &o, &e)
+	status = program().Run(t.Context(), args, cli.IO{Out: &o, Err: &e})
 	return status, o.String(), e.String()
 }
 
@@ -177,8 +178,8 @@ func TestFaults(t *testing.T) {
 		want   string
 		args   []string
 	}{
-		{2, "want a configuration and a capture", []string{"run", good}},
-		{2, "want one of run, diff", []string{"play"}},
+		{2, "want CONFIG CAPTURE", []string{"run", good}},
+		{2, "want run, diff, help", []string{"play"}},
 		{2, "-sessions 0", []string{"run", "-sessions", "0", good, good}},
 		{1, "no such file", []string{"run", good, "/no/such"}},
 		{1, good, []string{"run", good, good}},

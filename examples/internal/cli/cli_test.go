@@ -1,4 +1,4 @@
-package cmdline
+package cli
 
 import (
 	"bytes"
@@ -35,6 +35,14 @@ func sample() *Program {
 					return nil
 				}
 			}},
+			{Name: "sum", Args: "[N ...]", Most: -1, Summary: "count", Flags: func(*flag.FlagSet) Run {
+				return func(_ context.Context, _ IO, args []string) error {
+					if len(args) == 0 {
+						return &Status{Code: 9, Err: errors.New("nothing to count")}
+					}
+					return &Status{Code: 10 + len(args)}
+				}
+			}},
 			{Name: "pick", Args: "a|b", Least: 1, Summary: "pick one", Flags: func(*flag.FlagSet) Run {
 				return func(context.Context, IO, []string) error { return nil }
 			}},
@@ -63,16 +71,18 @@ func TestRun(t *testing.T) {
 		{[]string{"greet", "x", "-n", "2", "y", "-loud"}, 0, "x+y!", ""},
 		{[]string{"greet"}, 2, "", "prog greet: want WHO [HOW]"},
 		{[]string{"greet", "a", "b", "c"}, 2, "", `"c": want WHO [HOW] only`},
+		{[]string{"sum"}, 9, "", "nothing to count\n"},
+		{[]string{"sum", "a", "b", "c"}, 13, "", ""},
 		{[]string{"list", "x"}, 2, "", `"x": want no arguments`},
 		{[]string{"greet", "-bogus", "x"}, 2, "", "bogus"},
 		{[]string{"greet", "-n", "0", "x"}, 1, "", "nothing to say"},
 		{[]string{"greet", "-n", "-1", "x"}, 2, "", "-n -1: want 0 or more"},
 		{[]string{"greet", "-h"}, 0, "Say hello.", ""},
-		{[]string{"gret"}, 2, "", `"gret": want greet, pick, list, help`},
+		{[]string{"gret"}, 2, "", `"gret": want greet, sum, pick, list, help`},
 		{[]string{"help", "greet"}, 0, "-n NUMBER\n        Number of times. Default 3.", ""},
 		{[]string{"help", "dance"}, 2, "", `"dance": want greet`},
 		{[]string{"--help"}, 0, "prog help COMMAND", ""},
-		{[]string{"help", "-names"}, 0, "greet\npick\nlist\nhelp\nman\ncompletion\n", ""},
+		{[]string{"help", "-names"}, 0, "greet\nsum\npick\nlist\nhelp\nman\ncompletion\n", ""},
 		{[]string{"completion", "tcsh"}, 2, "", "want bash, zsh or fish"},
 	} {
 		status, out, errs := try(c.args...)

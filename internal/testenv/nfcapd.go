@@ -1,0 +1,100 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// A Nfcapd is a running collector of flows, of the package nfdump.
+type Nfcapd struct {
+	net.Conn // to it, over UDP
+	t        testing.TB
+	dir      string
+	dump     string
+	cmd      *exec.Cmd
+	done     chan error
+	log      bytes.Buffer // of the process, until done
+}
+
+// StartNfcapd starts nfcapd on a port of the loopback interface, or skips t without it.
+func StartNfcapd(t testing.TB) *Nfcapd {
+	t.Helper()
+	bins := NeedServers(t, "nfcapd", "nfdump")
+	n := &Nfcapd{t: t, dir: t.TempDir(), dump: bins[1], done: make(chan error, 1)}
+	addr := FreePort(t).String()
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.cmd = exec.Command(bins[0], "-l", n.dir, "-b", "127.0.0.1", "-p", port, "-t", "3600")
+	n.cmd.Stdout, n.cmd.Stderr = &n.log, &n.log
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { n.done <- n.cmd.Wait() }()
+	ended := false
+	t.Cleanup(func() {
+		if n.Conn != nil {
+			n.Close()
+		}
+		if !ended && n.cmd != nil {
+			_ = n.cmd.Process.Kill()
+			<-n.done
+		}
+	})
+	if n.Conn, err = net.Dial("udp", addr); err != nil {
+		t.Fatal(err)
+	}
+	// It listens when the kernel no longer refuses datagrams; a refusal is told to a later call.
+	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		if _, err := n.Write(nil); err == nil {
+			time.Sleep(20 * time.Millisecond)
+			if _, err := n.Write(nil); err == nil {
+				return n
+			}
+		}
+		select {
+		case err := <-n.done:
+			ended = true
+			t.Fatalf("nfcapd: %v\n%s", err, &n.log)
+		default:
+		}
+		if time.Since(begun) > 30*time.Second {
+			t.Fatal("nfcapd does not listen")
+		}
+	}
+}
+
+// Records ends the collector and returns what nfdump reads of it, as from its JSON.
+func (n *Nfcapd) Records() (records []map[string]any) {
+	n.t.Helper()
+	time.Sleep(500 * time.Millisecond) // it reads what the kernel has for it before it ends
+	if err := n.cmd.Process.Signal(os.Interrupt); err != nil {
+		n.t.Fatal(err)
+	}
+	select {
+	case <-n.done:
+	case <-time.After(20 * time.Second):
+		_ = n.cmd.Process.Kill()
+		<-n.done
+		n.cmd = nil
+		n.t.Fatal("nfcapd did not end")
+	}
+	n.cmd = nil
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, n.dump, "-R", n.dir, "-o", "json").Output()
+	if err == nil {
+		err = json.Unmarshal(out, &records)
+	}
+	if err != nil {
+		n.t.Fatalf("nfdump: %v\n%s\n%s", err, out, &n.log)
+	}
+	return records
+}
