@@ -111,7 +111,7 @@ func TestProbeExitStatus(t *testing.T) {
 		{[]string{"probe", "radius", "127.0.0.1:25"}, "Key"},
 		{[]string{"probe", "http", "127.0.0.1:25", "status=[99]"}, "99"},
 		{[]string{"probe", "script", "127.0.0.1:25", `steps=[{match: "("}]`}, "steps[0].match"},
-		{[]string{"dance"}, "want one of probe, run"},
+		{[]string{"dance"}, "want probe, run"},
 	} {
 		status, _, errs := run(t, c.args...)
 		require.Equal(t, 2, status, c.args)
