@@ -46,9 +46,10 @@ func Open(cfg *Config) (*Device, error) {
 	return queues[0], nil
 }
 
-// OpenQueues makes an interface with n queues. The kernel keeps a flow's packets in one
-// queue, but knows nothing of translated flows: the two directions of a connection
-// may come by different queues. The interface goes when the last queue is closed.
+// OpenQueues makes an interface with n queues. The kernel gives a flow's packets to the queue that has last written packets of its other
+// direction, and keeps up to 4,096 such flows in mind; others it spreads by their hash. So where the reader of a queue writes
+// to the same queue what it has translated, both directions of a connection come by the queue of its first packet. The interface
+// goes when the last queue is closed.
 func OpenQueues(cfg *Config, n int) (queues []*Device, err error) {
 	c, err := cfg.complete(n)
 	if err != nil {
