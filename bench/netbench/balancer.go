@@ -25,6 +25,7 @@ func balancer(args []string) error {
 	device := f.String("device", "tun", "tun or afpacket")
 	address := f.String("vip", vip, "virtual address")
 	servers := f.String("servers", server1+","+server2, "servers' addresses")
+	noRing := f.Bool("no-ring", false, "have frames read from interfaces by system calls")
 	profile := f.String("cpuprofile", "", "file for a CPU profile")
 	stats := f.Bool("stats", false, "print counters at the end")
 	if err := f.Parse(args); err != nil {
@@ -95,7 +96,7 @@ func balancer(args []string) error {
 		if err := afpacket.Preflight(names, []netip.Addr{addr}); err != nil {
 			return err
 		}
-		dev, err := afpacket.Open(&afpacket.Config{Interfaces: names})
+		dev, err := afpacket.Open(&afpacket.Config{Interfaces: names, NoRing: *noRing})
 		if err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ var modes = []mode{
 	{"bare-tun", startBareTUN},
 	{"bare-afpacket", startBareAFPacket},
 	{"tun", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun") }},
+	{"afpacket-calls", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket", "-no-ring") }},
 	{"afpacket", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket") }},
 }
 
@@ -187,7 +188,7 @@ func startBareAFPacket(l *lab, o options) (string, int, error) {
 }
 
 // startOurs runs this program as the balancer.
-func startOurs(l *lab, o options, device string) (string, int, error) {
+func startOurs(l *lab, o options, device string, more ...string) (string, int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", 0, err
@@ -199,7 +200,7 @@ func startOurs(l *lab, o options, device string) (string, int, error) {
 			}
 		}
 	}
-	args := []string{"balancer", "-device", device, "-vip", vip, "-servers", server1 + "," + server2}
+	args := append([]string{"balancer", "-device", device, "-vip", vip, "-servers", server1 + "," + server2}, more...)
 	if o.profiles != "" {
 		args = append(args, "-stats", "-cpuprofile", filepath.Join(o.profiles, device+".cpu"))
 	}

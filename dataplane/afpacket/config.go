@@ -13,10 +13,13 @@ type Config struct {
 	// BatchSize is the most frames one Read returns and one system call sends.
 	// Default 64; at most 1024.
 	BatchSize int
-	// ReceiveBuffer is the size in bytes of each socket's receive buffer: it bounds how many
-	// frames wait while the reader is busy. Default 8 MiB. Beyond net.core.rmem_max it
+	// ReceiveBuffer is the size in bytes of each socket's ring of frames, 2,048 bytes each, and of its receive buffer, where those wait
+	// that are longer: it bounds how many frames wait while the reader is busy. Default 8 MiB. Beyond net.core.rmem_max the buffer
 	// needs CAP_NET_ADMIN.
 	ReceiveBuffer int
+	// NoRing has frames read by system calls, without a ring that is shared with the kernel; so it is, too, where the kernel has no
+	// memory for one. It saves memory and costs speed.
+	NoRing bool
 	// SendBuffer is the size in bytes of each socket's send buffer. Default 8 MiB.
 	SendBuffer int
 	// Promiscuous makes the interfaces accept frames for any MAC. Frames for another

@@ -33,13 +33,14 @@ type Device struct {
 	busy    sync.WaitGroup // callers inside the kernel, so that Close frees descriptors last
 	gate    sync.RWMutex
 
-	next  int // the port Read looks at first
-	spin  spin.Spinner
-	polls []unix.PollFd
-	stats counters
-	out   batch        // Write's headers
-	super gso.Splitter // of a super-packet that the kernel refused
-	room  []byte       // for one of its packets
+	next   int // the port Read looks at first
+	spin   spin.Spinner
+	polls  []unix.PollFd
+	polled []*port // those of polls but the first
+	stats  counters
+	out    batch        // Write's headers
+	super  gso.Splitter // of a super-packet that the kernel refused
+	room   []byte       // for one of its packets
 }
 
 // group is what the queues of the same interfaces share.

@@ -1,8 +1,8 @@
 // Package afpacket is a device of Ethernet frames on one or several interfaces, by
 // Linux packet sockets, without cgo.
 //
-// Frames are read by recvmmsg and written by sendmmsg, each with a virtio-net header in
-// front (packet(7), PACKET_VNET_HDR), so that super-packets and unfinished checksums pass
+// Frames are read from a ring that is shared with the kernel (packet(7), PACKET_RX_RING), super-packets by recvmmsg, and written by
+// sendmmsg, each with a virtio-net header in front (PACKET_VNET_HDR), so that super-packets and unfinished checksums pass
 // through whole. A VLAN tag that the kernel took off the frame is put back. Frames that
 // this host sent, and frames for another host's MAC, are never delivered.
 //

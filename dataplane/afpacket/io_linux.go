@@ -66,6 +66,7 @@ func (d *Device) collect(bufs [][]byte, sizes []int, offset int) (n int) {
 func (d *Device) wait() {
 	timeout := -1
 	d.polls = append(d.polls[:0], unix.PollFd{Fd: int32(d.wake), Events: unix.POLLIN})
+	d.polled = d.polled[:0]
 	for _, p := range d.ports {
 		if p.down {
 			timeout = 500 // look for the interface twice a second
@@ -74,11 +75,17 @@ func (d *Device) wait() {
 			continue
 		}
 		d.polls = append(d.polls, unix.PollFd{Fd: int32(p.fd), Events: unix.POLLIN})
+		d.polled = append(d.polled, p)
 	}
 	d.stats.sleeps.Add(1)
 	start := time.Now()
 	_, err := unix.Poll(d.polls, timeout)
 	d.spin.Slept(time.Since(start))
+	for i, p := range d.polls[1:] {
+		if p.Revents&unix.POLLERR != 0 {
+			d.polled[i].failed()
+		}
+	}
 	if err != nil && err != unix.EINTR {
 		// Nothing sensible is left to wait for; do not spin on it.
 		runtime.Gosched()
@@ -110,48 +117,47 @@ func (d *Device) receive(p *port, bufs [][]byte, sizes []int, offset int) (n int
 	if p.gone.Load() {
 		return 0
 	}
-	want := min(len(bufs), d.cfg.BatchSize)
-	b := &p.in
-	for i := range want {
-		b.set(i, bufs[i][offset-virtioLen:])
-		b.msgs[i].hdr.Name = (*byte)(unsafe.Pointer(&b.names[i]))
-		b.msgs[i].hdr.Namelen = uint32(unsafe.Sizeof(b.names[i]))
-		b.msgs[i].hdr.Control = &b.control[i*controlLen]
-		b.msgs[i].hdr.SetControllen(controlLen)
-		b.msgs[i].hdr.Flags = 0
+	bufs = bufs[:min(len(bufs), d.cfg.BatchSize)]
+	var got int
+	var errno unix.Errno
+	if p.ring.frames != nil {
+		got, errno = p.fromRing(bufs, offset)
+	} else {
+		got, errno = p.fromSocket(bufs, offset, p.in.arrived)
 	}
-	got, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&b.msgs[0])), uintptr(want), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
-	switch errno {
-	case 0:
-	case unix.EAGAIN, unix.EINTR:
-		return 0
-	default:
+	if errno != 0 {
 		p.down = true
 		p.check()
+	}
+	if got == 0 {
 		return 0
 	}
-	if p.down {
+	if p.down && errno == 0 {
 		p.down = false
 		announce(p, d.group.vips.Load()) // what was said meanwhile was lost
 	}
 	index := p.index.Load()
-	for i := range int(got) {
-		m := &b.msgs[i]
-		length := int(m.len) - virtioLen
-		if t := b.names[i].Pkttype; t == unix.PACKET_OTHERHOST || t == unix.PACKET_OUTGOING {
+	for i := range got {
+		a := &p.in.arrived[i]
+		if a.kind == unix.PACKET_OTHERHOST || a.kind == unix.PACKET_OUTGOING {
 			d.stats.otherHost.Add(1)
 			continue
 		}
-		if length < 14 || m.hdr.Flags&unix.MSG_TRUNC != 0 || length > len(bufs[i])-offset {
+		if a.lost {
+			d.stats.kernelDrop.Add(1)
+			continue
+		}
+		length := a.length
+		if length < 14 || a.cut || length > len(bufs[i])-offset {
 			d.stats.truncated.Add(1)
 			continue
 		}
-		if tci, tpid, ok := vlan(m, b.control[i*controlLen:(i+1)*controlLen]); ok {
+		if a.tagged {
 			if length += tagLen; length > len(bufs[i])-offset {
 				d.stats.truncated.Add(1)
 				continue
 			}
-			insertTag(bufs[i][offset-virtioLen:offset+length], tpid, tci)
+			insertTag(bufs[i][offset-virtioLen:offset+length], a.tpid, a.tci)
 		}
 		frame := bufs[i][offset : offset+length]
 		if vips := d.group.vips.Load(); vips != nil && d.answer(p, vips, frame) {
@@ -166,6 +172,43 @@ func (d *Device) receive(p *port, bufs [][]byte, sizes []int, offset int) (n int
 		n++
 	}
 	return n
+}
+
+// arrived is what is known of a frame beside its bytes.
+type arrived struct {
+	length    int   // without the virtio-net header
+	kind      uint8 // of packet, PACKET_HOST and others
+	cut       bool  // there is more of it than there was room for
+	lost      bool  // the kernel had no room for all of it
+	tagged    bool  // the kernel took a VLAN tag off
+	tci, tpid uint16
+}
+
+// fromSocket reads frames by a system call, and says of each what is known.
+func (p *port) fromSocket(bufs [][]byte, offset int, to []arrived) (int, unix.Errno) {
+	b := &p.in
+	for i := range bufs {
+		b.set(i, bufs[i][offset-virtioLen:])
+		b.msgs[i].hdr.Name = (*byte)(unsafe.Pointer(&b.names[i]))
+		b.msgs[i].hdr.Namelen = uint32(unsafe.Sizeof(b.names[i]))
+		b.msgs[i].hdr.Control = &b.control[i*controlLen]
+		b.msgs[i].hdr.SetControllen(controlLen)
+		b.msgs[i].hdr.Flags = 0
+	}
+	got, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&b.msgs[0])), uintptr(len(bufs)), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
+	switch errno {
+	case 0:
+	case unix.EAGAIN, unix.EINTR: // a call that waits for nothing is not interrupted
+		return 0, 0
+	default:
+		return 0, errno
+	}
+	for i := range int(got) {
+		m, a := &b.msgs[i], &to[i]
+		*a = arrived{length: int(m.len) - virtioLen, kind: b.names[i].Pkttype, cut: m.hdr.Flags&unix.MSG_TRUNC != 0}
+		a.tci, a.tpid, a.tagged = vlan(m, b.control[i*controlLen:(i+1)*controlLen])
+	}
+	return int(got), 0
 }
 
 // Write sends each frame by the interface whose index lies at offset-16 of its buffer.

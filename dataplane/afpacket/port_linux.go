@@ -23,6 +23,7 @@ type port struct {
 	gone  atomic.Bool // the interface was removed; bound anew when one of that name is there again
 	down  bool        // Read was told that it is down, and has seen no frame since
 	in    batch       // Read's headers
+	ring  ring
 	drops sync.Mutex
 	heard map[[6]byte]bool // multicast addresses asked for, see follow
 	mac   atomic.Pointer[net.HardwareAddr]
@@ -60,6 +61,9 @@ func (p *port) open(c *Config, g *group) error {
 	}
 	buffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, c.ReceiveBuffer)
 	buffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, c.SendBuffer)
+	if !c.NoRing {
+		_ = p.ring.open(fd, c.ReceiveBuffer) // without one, frames are read by system calls
+	}
 	if g.fanout == nil {
 		err = p.bind(c)
 	} else {
@@ -102,6 +106,7 @@ func (p *port) reopen(c *Config, g *group) error {
 		if err := unix.Dup3(fresh.fd, p.fd, unix.O_CLOEXEC); err != nil {
 			return err
 		}
+		p.ring, fresh.ring = fresh.ring, p.ring // the old one's goes with fresh
 		p.heard = fresh.heard
 		p.mac.Store(fresh.mac.Load())
 		p.index.Store(fresh.index.Load())
@@ -199,7 +204,18 @@ func (p *port) check() {
 	}
 }
 
+// failed takes note of an error that the kernel has for the socket, if it has one.
+func (p *port) failed() bool {
+	if e, err := unix.GetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || e == 0 {
+		return false
+	}
+	p.down = true
+	p.check()
+	return true
+}
+
 func (p *port) close() {
+	p.ring.close()
 	if p.fd >= 0 {
 		unix.Close(p.fd)
 	}
@@ -223,6 +239,7 @@ type batch struct {
 	iovs    []unix.Iovec
 	names   []unix.RawSockaddrLinklayer
 	control []byte
+	arrived []arrived
 }
 
 type mmsghdr struct {
@@ -234,7 +251,7 @@ type mmsghdr struct {
 var controlLen = unix.CmsgSpace(int(unsafe.Sizeof(unix.TpacketAuxdata{})))
 
 func newBatch(n int) batch {
-	b := batch{msgs: make([]mmsghdr, n), iovs: make([]unix.Iovec, n), names: make([]unix.RawSockaddrLinklayer, n), control: make([]byte, n*controlLen)}
+	b := batch{msgs: make([]mmsghdr, n), iovs: make([]unix.Iovec, n), names: make([]unix.RawSockaddrLinklayer, n), control: make([]byte, n*controlLen), arrived: make([]arrived, n)}
 	for i := range b.msgs {
 		b.msgs[i].hdr.Iov = &b.iovs[i]
 		b.msgs[i].hdr.SetIovlen(1)
