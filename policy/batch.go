@@ -26,11 +26,12 @@ func (t *Table[V]) LookupBatch(ps []Packet, vs []V, ok []bool) {
 // those of the step before, are in flight together.
 func (t *Table[V]) lookupBatch(ps []Packet, vs []V, ok []bool) {
 	var work [batchSize]struct {
-		dst, src u128
-		fam      family
-		vips     *vips[V]
-		svc      *service[V]
-		value    uint32
+		src u128
+		dst u128
+		v   *vips[V]
+		d   *shard[V]
+		i   uint32
+		fam family
 	}
 	for i := range ps {
 		p, w := &ps[i], &work[i]
@@ -43,27 +44,29 @@ func (t *Table[V]) lookupBatch(ps []Packet, vs []V, ok []bool) {
 		if p.FromProxy {
 			live = &t.live[1]
 		}
-		w.dst, w.src, w.fam, w.vips = dst, src, f, &live[f-1]
-		w.svc = w.vips.guess(f, dst)
+		w.dst, w.src, w.fam, w.v = dst, src, f, &live[f-1]
+		w.d, w.i = w.v.guess(f, dst)
 	}
+	var touched uint32
 	for i := range ps {
-		if w := &work[i]; w.vips != nil {
-			w.svc = w.vips.confirm(w.svc, w.fam, w.dst)
+		if w := &work[i]; w.d != nil {
+			touched += w.d.slots[w.i].touch()
 		}
 	}
-	for i := range ps {
-		if w := &work[i]; w.svc != nil {
-			w.value = w.svc.program().key32(0, portKey(ps[i].Protocol, ps[i].Dst.Port()))
-		}
-	}
+	work[0].i |= touched & 0
 	for i := range ps {
 		w := &work[i]
 		var hit uint32
-		if w.value != 0 {
-			hit = w.svc.resolve(w.svc.program(), w.value, w.src, nil)
+		if w.d != nil {
+			if !w.d.slots[w.i].is(w.fam, w.fam.mask(w.dst, int(w.v.lens[0].bits)), w.v.lens[0].bits) {
+				w.d, w.i = w.v.owner(w.fam, w.dst)
+			}
+			if w.d != nil {
+				hit = w.d.resolve(w.i, ps[i].Protocol, ps[i].Dst.Port(), w.fam, w.src, nil)
+			}
 		}
 		if ok[i] = hit != 0; ok[i] {
-			vs[i] = w.svc.value(hit - 1)
+			vs[i] = w.d.value(w.i, hit-1)
 		} else {
 			var none V
 			vs[i] = none
@@ -71,25 +74,14 @@ func (t *Table[V]) lookupBatch(ps []Packet, vs []V, ok []bool) {
 	}
 }
 
-// guess returns the service in the first place where that of the longest VIP prefix of x may be,
-// without reading the service.
-func (v *vips[V]) guess(fam family, x u128) *service[V] {
+// guess returns the place where the slot of the longest VIP prefix of x may be, without reading
+// it.
+func (v *vips[V]) guess(fam family, x u128) (d *shard[V], i uint32) {
 	if len(v.lens) == 0 {
-		return nil
+		return nil, 0
 	}
 	n := v.lens[0].bits
-	h := hashVIP(fam, fam.mask(x, int(n)), n)
-	slots := v.shards[h>>v.shift].slots
-	if len(slots) == 0 {
-		return nil
-	}
-	return slots[h&(uint64(len(slots))-1)].svc
-}
-
-// confirm returns the service that owns x, which is s if the guess was right.
-func (v *vips[V]) confirm(s *service[V], fam family, x u128) *service[V] {
-	if s != nil && s.bits == v.lens[0].bits && s.vip == fam.mask(x, int(s.bits)) {
-		return s
-	}
-	return v.owner(fam, x)
+	h := hashVIP(fam, fam.mask(x, int(n)), n, v.seed)
+	d = &v.shards[h>>v.shift]
+	return d, d.place(h, v.shift)
 }

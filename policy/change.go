@@ -85,43 +85,31 @@ func (t *Table[V]) change(remove []string, add []Rule[V]) (*Table[V], error) {
 	}
 
 	b := builder{strict: next.cfg.StrictTier}
-	var fresh []*service[V]
-	var gone []groupKey
+	changes := make(map[*vips[V]][]vipEdit[V])
 	for _, k := range order {
-		group := edits[k].apply(next.at(k).find(k.fam, k.vip, k.bits))
+		v := next.at(k)
+		group := edits[k].apply(v.service(k.fam, k.vip, k.bits))
 		if !k.disabled && len(edits[k].added) > 0 {
 			checkGroup(group, &faults)
 		}
-		switch {
-		case len(faults.list) > 0:
-		case len(group) == 0:
-			gone = append(gone, k)
-		default:
-			fresh = append(fresh, compileGroup(&b, group))
+		if len(faults.list) > 0 {
+			continue
 		}
+		change := vipEdit[V]{fam: k.fam, bits: k.bits, vip: k.vip}
+		if len(group) > 0 {
+			m := compileGroup(&b, group)
+			change.member = &m
+		}
+		changes[v] = append(changes[v], change)
 	}
 	if err := faults.join(); err != nil {
 		return nil, err
 	}
-	for i := range 3 * 2 {
-		next.vipsAt(i).prepareChange(len(fresh))
-	}
-	for _, k := range gone {
-		next.at(k).remove(k.fam, k.vip, k.bits)
-	}
-	for _, s := range fresh {
-		next.index(s.rules[0], s.fam).replace(s)
+	for v, c := range changes {
+		v.apply(c)
 	}
 	next.count += len(add) - len(remove)
 	return &next, nil
-}
-
-// vipsAt numbers the hash tables.
-func (t *Table[V]) vipsAt(i int) *vips[V] {
-	if i < 2 {
-		return &t.off[i]
-	}
-	return &t.live[i/2-1][i%2]
 }
 
 func (t *Table[V]) at(k groupKey) *vips[V] {

@@ -53,8 +53,9 @@ func Compile[V any](cfg *Config, rules ...Rule[V]) (*Table[V], error) {
 			counts[t.index(e.rule, e.norm.fam)]++
 		}
 	}
+	members := make(map[*vips[V]][]member[V], len(counts))
 	for v, n := range counts {
-		*v = newVIPs[V](n)
+		members[v] = make([]member[V], 0, n)
 	}
 	b := builder{strict: t.cfg.StrictTier}
 	for len(entries) > 0 {
@@ -68,12 +69,16 @@ func Compile[V any](cfg *Config, rules ...Rule[V]) (*Table[V], error) {
 			checkGroup(group, &faults)
 		}
 		if len(faults.list) == 0 {
-			t.index(first.rule, first.norm.fam).insert(compileGroup(&b, group))
+			v := t.index(first.rule, first.norm.fam)
+			members[v] = append(members[v], compileGroup(&b, group))
 		}
 		entries = entries[n:]
 	}
 	if err := faults.join(); err != nil {
 		return nil, err
+	}
+	for v, m := range members {
+		*v = newVIPs(m)
 	}
 	t.count = len(rules)
 	return t, nil
@@ -163,18 +168,29 @@ func groupNorms[V any](norms []norm, group []entry[V]) []norm {
 
 // compileGroup compiles the rules of one VIP, or keeps them together if they are
 // disabled.
-func compileGroup[V any](b *builder, group []entry[V]) *service[V] {
-	rules := make([]*Rule[V], len(group))
+func compileGroup[V any](b *builder, group []entry[V]) (m member[V]) {
+	first := &group[0].norm
+	m.svc = &service[V]{vip: first.vip, bits: first.bits, fam: first.fam, rules: make([]*Rule[V], len(group))}
 	for i, e := range group {
-		rules[i] = e.rule
+		m.svc.rules[i] = e.rule
 	}
-	var p prog
-	var members []uint32
-	if !group[0].rule.Disabled {
-		b.norms = groupNorms(b.norms[:0], group)
-		p, members = b.build(group[0].norm.fam, b.norms)
+	b.norms = groupNorms(b.norms[:0], group)
+	if m.slot.encode(first.fam, b.norms, b.strict) {
+		for i, e := range group {
+			m.slot.values[i] = e.rule.Value
+		}
+		return m
 	}
-	return newService(&group[0].norm, p, members, rules)
+	if group[0].rule.Disabled {
+		return m
+	}
+	p, members := b.build(first.fam, b.norms)
+	m.svc.prog, m.svc.members = slices.Clone(p), slices.Clone(members)
+	m.svc.values = make([]V, len(group))
+	for i, e := range group {
+		m.svc.values[i] = e.rule.Value
+	}
+	return m
 }
 
 // witness returns a packet that a rule holds, with a given port and source.

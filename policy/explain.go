@@ -104,14 +104,16 @@ func (t *Table[V]) Explain(p Packet) Explanation[V] {
 		return e
 	}
 	var ranks []uint32
-	s, hit := t.find(&p, func(rows []uint32) {
+	d, i, hit := t.find(&p, func(rows []uint32) {
 		for ; len(rows) > 1; rows = rows[2:] {
 			for r := rows[0]; r < rows[1]; r++ {
 				ranks = append(ranks, r)
 			}
 		}
 	})
-	if s != nil {
+	var s *service[V]
+	if d != nil {
+		s = d.services[i]
 		e.VIP, e.Outcome = s.vipPrefix(), NoMatch
 		slices.Sort(ranks)
 		for _, r := range ranks {
@@ -130,7 +132,7 @@ func (t *Table[V]) Explain(p Packet) Explanation[V] {
 		if s != nil && l.bits < s.bits {
 			break
 		}
-		if o := off.find(f, f.mask(dst, int(l.bits)), l.bits); o != nil {
+		if o := off.service(f, f.mask(dst, int(l.bits)), l.bits); o != nil {
 			e.addDisabled(o.rules)
 		}
 	}

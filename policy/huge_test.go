@@ -29,7 +29,7 @@ func TestProgramIsLinearInTheRules(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		table, err := Compile(&Config{StrictTier: strict}, rules...)
 		require.NoError(t, err)
-		require.Less(t, len(table.groups(false)[0].program()), 40*len(rules))
+		require.Less(t, len(table.groups(false)[0].prog), 40*len(rules))
 		for i := range 2000 {
 			port := uint16(i % (ports + 5))
 			src := hugeClient(i * 7)
@@ -129,7 +129,7 @@ func TestChangeOfAHugeVIP(t *testing.T) {
 		whole := mustCompile(t, rules)
 		require.Equal(t, dump(whole), dump(next))
 		a, b := whole.groups(false)[0], next.groups(false)[0]
-		require.Equal(t, a.program(), b.program())
+		require.Equal(t, a.prog, b.prog)
 		require.Equal(t, a.values, b.values)
 		require.Equal(t, a.members, b.members)
 		table = next

@@ -1,25 +1,15 @@
 package policy
 
-import "slices"
-
-// service is the compiled rules of one VIP. It never changes. A look-up in the usual VIP,
-// which has a handful of rules, reads the first two or three cache lines of it and
-// nothing else.
+// service is the rules of one VIP. It never changes. Look-ups read it only if the rules did
+// not fit into the VIP's slot.
 type service[V any] struct {
 	vip   u128
-	few   [fewValues]V // the first values
 	bits  uint8
 	fam   family
-	big   bool               // the program is in large
-	small [smallWords]uint32 // the program where it fits
-	large prog
-	*details[V]
-}
+	prog  prog       // nil if the rules are in the slot
+	rules []*Rule[V] // by rank, that is by precedence
 
-// details is what look-ups in small services do not read.
-type details[V any] struct {
-	values []V        // by rank
-	rules  []*Rule[V] // by rank, that is by precedence
+	values []V // of a large service, by rank
 
 	// members is, for each table of sources, its place in the program, the number of
 	// rows of rules that it was made of, and for each the first rank and the last plus
@@ -27,45 +17,9 @@ type details[V any] struct {
 	members []uint32
 }
 
-const (
-	fewValues  = 4
-	smallWords = 43 // fills four cache lines, with values of a word
-)
-
-func newService[V any](n *norm, p prog, members []uint32, rules []*Rule[V]) *service[V] {
-	s := &service[V]{vip: n.vip, bits: n.bits, fam: n.fam}
-	s.details = &details[V]{make([]V, len(rules)), rules, slices.Clone(members)}
-	if s.big = len(p) > smallWords; s.big {
-		s.large = slices.Clone(p)
-	} else {
-		copy(s.small[:], p)
-	}
-	for i, r := range rules {
-		s.values[i] = r.Value
-	}
-	copy(s.few[:], s.values)
-	return s
-}
-
-// value returns the value of a rank.
-func (s *service[V]) value(rank uint32) V {
-	if rank < fewValues {
-		return s.few[rank]
-	}
-	return s.values[rank]
-}
-
-// program returns the compiled tables.
-func (s *service[V]) program() prog {
-	if s.big {
-		return s.large
-	}
-	return s.small[:]
-}
-
 // rowsOf returns the rows of rules that the table of sources at o was made of, as pairs.
-func (s *service[V]) rowsOf(o uint32) []uint32 {
-	for m := s.members; len(m) > 0; m = m[2+2*m[1]:] {
+func rowsOf(members []uint32, o uint32) []uint32 {
+	for m := members; len(m) > 0; m = m[2+2*m[1]:] {
 		if m[0] == o {
 			return m[2 : 2+2*m[1]]
 		}
@@ -76,11 +30,21 @@ func (s *service[V]) rowsOf(o uint32) []uint32 {
 // prefix returns the VIP as a norm, for comparing.
 func (s *service[V]) prefix() norm { return norm{fam: s.fam, bits: s.bits, vip: s.vip} }
 
+// norms returns the matches of the rules.
+func (s *service[V]) norms() []norm {
+	norms := make([]norm, len(s.rules))
+	for i, r := range s.rules {
+		norms[i], _ = r.Match.norm() // was checked when the rule came in
+	}
+	return norms
+}
+
 // resolve returns the rank of the rule that holds the packet, plus one, or zero; v is what the
-// table of protocols and ports says. This is the one search there is: visit is nil on the
-// fast path and else is shown each table of rules that the search reads, in the order of
-// their lowest ranks.
-func (s *service[V]) resolve(p prog, v uint32, src u128, visit func(rows []uint32)) uint32 {
+// table of protocols and ports says. This and [slot.resolve], for the few rules that fit into a
+// slot, are the one search there is: visit is nil on the fast path and else is shown the rules
+// that the search reads, as pairs of ranks from and to, in the order of their lowest ranks.
+func (s *service[V]) resolve(v uint32, src u128, visit func(rows []uint32)) uint32 {
+	p := s.prog
 	switch {
 	case v == 0:
 		return 0
@@ -92,7 +56,7 @@ func (s *service[V]) resolve(p prog, v uint32, src u128, visit func(rows []uint3
 		return v&^direct + 1
 	case v&chained == 0:
 		if visit != nil {
-			visit(s.rowsOf(v))
+			visit(rowsOf(s.members, v))
 		}
 		return p.source(s.fam, v, src)
 	}
@@ -100,7 +64,7 @@ func (s *service[V]) resolve(p prog, v uint32, src u128, visit func(rows []uint3
 	best := ^uint32(0)
 	for pairs := p[at+1 : at+1+2*p[at]]; len(pairs) >= 2 && pairs[0] < best; pairs = pairs[2:] {
 		if visit != nil {
-			visit(s.rowsOf(pairs[1]))
+			visit(rowsOf(s.members, pairs[1]))
 		}
 		if hit := p.source(s.fam, pairs[1], src); hit != 0 && hit-1 < best {
 			best = hit - 1

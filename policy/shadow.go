@@ -26,7 +26,7 @@ func (t *Table[V]) Shadowed() iter.Seq2[*Rule[V], []*Rule[V]] {
 				}
 				continue
 			}
-			for rank, cover := range s.shadowed() {
+			for rank, cover := range s.shadowed(t.cfg.StrictTier) {
 				if !yield(s.rules[rank], s.pick(cover)) {
 					return
 				}
@@ -131,15 +131,17 @@ func anyPacket(first, end uint32) bool {
 
 // shadowed iterates over the ranks of rules that never win, with the ranks of those that
 // do in their stead.
-func (s *service[V]) shadowed() iter.Seq2[uint32, []uint32] {
+func (s *service[V]) shadowed(strict bool) iter.Seq2[uint32, []uint32] {
 	return func(yield func(uint32, []uint32) bool) {
-		p := s.program()
-		x := shadows{fam: s.fam, norms: make([]norm, len(s.rules)), wins: make([]bool, len(s.rules)), prog: p, rows: make(map[uint32][]uint32), flats: make(map[uint32]*flat)}
-		for m := s.members; len(m) > 0; m = m[2+2*m[1]:] {
-			x.rows[m[0]] = m[2 : 2+2*m[1]]
+		norms := s.norms()
+		p, members := s.prog, s.members
+		if p == nil {
+			b := builder{strict: strict}
+			p, members = b.build(s.fam, norms)
 		}
-		for i, r := range s.rules {
-			x.norms[i], _ = r.Match.norm()
+		x := shadows{fam: s.fam, norms: norms, wins: make([]bool, len(s.rules)), prog: p, rows: make(map[uint32][]uint32), flats: make(map[uint32]*flat)}
+		for m := members; len(m) > 0; m = m[2+2*m[1]:] {
+			x.rows[m[0]] = m[2 : 2+2*m[1]]
 		}
 		all := p.stretches()
 		x.mark(all)
@@ -157,7 +159,7 @@ type shadows struct {
 	wins  []bool
 	prog  prog
 
-	rows  map[uint32][]uint32 // by table, see details.members
+	rows  map[uint32][]uint32 // by table, see service.members
 	flats map[uint32]*flat    // by value
 	flattener
 }

@@ -30,38 +30,52 @@ func (t *Table[V]) index(r *Rule[V], f family) *vips[V] {
 
 // Lookup returns the value of the most specific rule that holds p.
 func (t *Table[V]) Lookup(p Packet) (v V, ok bool) {
-	if s, hit := t.find(&p, nil); hit != 0 {
-		return s.value(hit - 1), true
+	if d, i, hit := t.find(&p, nil); hit != 0 {
+		return d.value(i, hit-1), true
 	}
 	return v, false
 }
 
 // LookupRule returns the most specific rule that holds p, or nil.
 func (t *Table[V]) LookupRule(p Packet) *Rule[V] {
-	if s, hit := t.find(&p, nil); hit != 0 {
-		return s.rules[hit-1]
+	if d, i, hit := t.find(&p, nil); hit != 0 {
+		return d.services[i].rules[hit-1]
 	}
 	return nil
 }
 
-// find returns the service that owns the packet's VIP, or nil, and the rank of the rule
-// that holds the packet plus one, or zero. For visit see [service.resolve].
-func (t *Table[V]) find(p *Packet, visit func(rows []uint32)) (s *service[V], hit uint32) {
+// find returns where the slot of the VIP that owns the packet is, or no shard, and the rank of the
+// rule that holds the packet plus one, or zero. For visit see [service.resolve].
+func (t *Table[V]) find(p *Packet, visit func(rows []uint32)) (d *shard[V], i, hit uint32) {
 	dst, f := split(p.Dst.Addr())
 	src, g := split(p.Src.Addr())
 	if t == nil || f != g || f == noFamily {
-		return nil, 0
+		return nil, 0, 0
 	}
 	live := &t.live[0]
 	if p.FromProxy {
 		live = &t.live[1]
 	}
-	s = live[f-1].owner(f, dst)
-	if s == nil {
-		return nil, 0
+	if d, i = live[f-1].owner(f, dst); d == nil {
+		return nil, 0, 0
 	}
-	code := s.program()
-	return s, s.resolve(code, code.key32(0, portKey(p.Protocol, p.Dst.Port())), src, visit)
+	return d, i, d.resolve(i, p.Protocol, p.Dst.Port(), f, src, visit)
+}
+
+// service returns the service that owns the packet's VIP, or nil.
+func (t *Table[V]) owner(a netip.Addr, fromProxy bool) *service[V] {
+	x, f := split(a)
+	if t == nil || f == noFamily {
+		return nil
+	}
+	live := &t.live[0]
+	if fromProxy {
+		live = &t.live[1]
+	}
+	if d, i := live[f-1].owner(f, x); d != nil {
+		return d.services[i]
+	}
+	return nil
 }
 
 // OwnsVIP reports whether a is a VIP: whether an enabled rule that is not internal names
@@ -74,11 +88,7 @@ func (t *Table[V]) OwnsVIP(a netip.Addr) bool {
 // VIP returns the longest prefix of an enabled rule, internal ones aside, that holds a: the one
 // that owns it.
 func (t *Table[V]) VIP(a netip.Addr) (vip netip.Prefix, ok bool) {
-	x, f := split(a)
-	if t == nil || f == noFamily {
-		return netip.Prefix{}, false
-	}
-	s := t.live[0][f-1].owner(f, x)
+	s := t.owner(a, false)
 	if s == nil {
 		return netip.Prefix{}, false
 	}
@@ -167,13 +177,13 @@ func (t *Table[V]) groups(disabled bool) []*service[V] {
 // that one, and so on. With StrictTier only the tier that matched takes part.
 func (t *Table[V]) Matches(p Packet) iter.Seq[*Rule[V]] {
 	return func(yield func(*Rule[V]) bool) {
-		s, _ := t.find(&p, nil)
-		if s == nil {
+		d, i, _ := t.find(&p, nil)
+		if d == nil {
 			return
 		}
 		src, _ := split(p.Src.Addr())
 		tier := TierNone
-		for _, r := range s.rules {
+		for _, r := range d.services[i].rules {
 			n, err := r.Match.norm()
 			if err != nil || !n.hasRow(p.Protocol, p.Dst.Port()) {
 				continue

@@ -1,31 +1,20 @@
 package policy
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
 
-// vips finds the service that owns an address: a hash table over the VIPs of one
-// family, asked once for each prefix length in use, longest first. It is persistent: the table is
-// cut into shards, and a change copies one of them and the list of shards.
+// vips finds the slot of the VIP that owns an address: a hash table over the VIPs of one
+// family, asked once for each prefix length in use, longest first. It is persistent: the table
+// is cut into shards, and a change makes one of them anew and copies the list of shards.
 type vips[V any] struct {
 	shards []shard[V]
-	shift  uint8 // hash >> shift picks the shard
+	shift  uint8  // hash >> shift picks the shard
+	seed   uint64 // of the hash
 	count  int
 	lens   []vipLen
-}
-
-// shard is a hash table with linear probing, a power of two in size and at most half full.
-type shard[V any] struct {
-	slots []slot[V]
-	used  int
-}
-
-// slot is one place of the hash table; a service with the tag is the right one only if
-// its VIP is.
-type slot[V any] struct {
-	tag uint64
-	svc *service[V]
 }
 
 // vipLen is a prefix length in use, and by how many VIPs.
@@ -34,64 +23,127 @@ type vipLen struct {
 	count int
 }
 
-const shardSlots = 256 // of a new shard
+// member is a VIP that is to go into a table.
+type member[V any] struct {
+	slot slot[V]
+	svc  *service[V]
+}
 
-// newVIPs makes room for n VIPs.
-func newVIPs[V any](n int) vips[V] {
+const shardVIPs = 512 // at most, of a new shard
+
+// newVIPs returns a table of VIPs that are all different.
+func newVIPs[V any](members []member[V]) vips[V] {
+	var v vips[V]
+	for i := range members {
+		v.countLen(members[i].svc.bits, 1)
+	}
+	v.count = len(members)
+	v.build(members)
+	return v
+}
+
+// build puts down all members, with another seed of the hash if there is a shard for which
+// no places can be found.
+func (v *vips[V]) build(members []member[V]) {
+	if len(members) == 0 {
+		v.shards = nil
+		return
+	}
 	shards := 1
-	for shards*shardSlots/3 < n {
+	for shards*shardVIPs < len(members) {
 		shards *= 2
 	}
-	v := vips[V]{shards: make([]shard[V], shards), shift: uint8(64 - bits.Len(uint(shards-1)))}
-	return v
+	v.shift = uint8(64 - bits.Len(uint(shards-1)))
+	for !v.tryBuild(members, shards) {
+		v.seed++
+	}
+}
+
+func (v *vips[V]) tryBuild(members []member[V], shards int) bool {
+	ends := make([]int, shards+1) // of the members of each shard, when they have been sorted
+	hashes := make([]uint64, len(members))
+	for i := range members {
+		hashes[i] = v.hashOf(members[i].svc)
+		ends[hashes[i]>>v.shift+1]++
+	}
+	size := 0
+	for i := range shards {
+		size += slotsFor(ends[i+1])
+		ends[i+1] += ends[i]
+	}
+	order := make([]placing, len(members))
+	for i, h := range hashes {
+		at := &ends[h>>v.shift]
+		order[*at] = placing{h, int32(i)}
+		*at++
+	}
+	v.shards = make([]shard[V], shards)
+	slots := make([]slot[V], size)
+	hugePages(slots)
+	services := make([]*service[V], size)
+	start := 0
+	for i := range v.shards {
+		n := slotsFor(ends[i] - start)
+		v.shards[i].slots, slots = slots[:n:n], slots[n:]
+		v.shards[i].services, services = services[:n:n], services[n:]
+		if !v.shards[i].fill(members, order[start:ends[i]], v.shift) {
+			return false
+		}
+		start = ends[i]
+	}
+	return true
+}
+
+// owner returns where the slot of the longest prefix that holds x is, or no shard.
+func (v *vips[V]) owner(fam family, x u128) (d *shard[V], i uint32) {
+	for _, l := range v.lens {
+		if d, i = v.find(fam, fam.mask(x, int(l.bits)), l.bits); d != nil {
+			return d, i
+		}
+	}
+	return nil, 0
+}
+
+// find returns where the slot of exactly the prefix of n bits at x is, or no shard.
+func (v *vips[V]) find(fam family, x u128, n uint8) (d *shard[V], i uint32) {
+	h := hashVIP(fam, x, n, v.seed)
+	if len(v.shards) == 0 {
+		return nil, 0
+	}
+	d = &v.shards[h>>v.shift]
+	i = d.place(h, v.shift)
+	if !d.slots[i].is(fam, x, n) {
+		return nil, 0
+	}
+	return d, i
+}
+
+// service returns the service of exactly the prefix of n bits at x, or nil.
+func (v *vips[V]) service(fam family, x u128, n uint8) *service[V] {
+	if d, i := v.find(fam, x, n); d != nil {
+		return d.services[i]
+	}
+	return nil
 }
 
 // hashVIP folds a prefix to 64 bits; for IPv4 no two prefixes have the same. The
 // multipliers are random odd numbers.
-func hashVIP(fam family, x u128, n uint8) uint64 {
+func hashVIP(fam family, x u128, n uint8, seed uint64) uint64 {
 	if fam == v4 {
-		h := (x.lo<<8 | uint64(n)) * 0x9e3779b97f4a7c15
+		h := (x.lo<<8 ^ uint64(n) ^ seed<<40) * 0x9e3779b97f4a7c15
 		return (h ^ h>>32) * 0xd6e8feb86659fd93
 	}
-	hi, lo := bits.Mul64(x.hi^0x9e3779b97f4a7c15^uint64(n), x.lo^0xd6e8feb86659fd93)
+	hi, lo := bits.Mul64(x.hi^0x9e3779b97f4a7c15^uint64(n), x.lo^0xd6e8feb86659fd93^seed<<32)
 	return (hi ^ lo) * 0xa0761d6478bd642f
 }
 
-// owner returns the service of the longest prefix that holds x, or nil.
-func (v *vips[V]) owner(fam family, x u128) *service[V] {
-	for _, l := range v.lens {
-		if s := v.find(fam, fam.mask(x, int(l.bits)), l.bits); s != nil {
-			return s
-		}
-	}
-	return nil
-}
-
-// find returns the service of exactly the prefix of n bits at x, or nil.
-func (v *vips[V]) find(fam family, x u128, n uint8) *service[V] {
-	if len(v.shards) == 0 {
-		return nil
-	}
-	h := hashVIP(fam, x, n)
-	slots := v.shards[h>>v.shift].slots
-	mask := uint64(len(slots)) - 1
-	for i := h; len(slots) > 0; i++ {
-		s := &slots[i&mask]
-		if s.tag == h && s.svc != nil && (fam == v4 || s.svc.vip == x && s.svc.bits == n) {
-			return s.svc
-		}
-		if s.svc == nil {
-			break
-		}
-	}
-	return nil
-}
+func (v *vips[V]) hashOf(s *service[V]) uint64 { return hashVIP(s.fam, s.vip, s.bits, v.seed) }
 
 // all calls yield for every service, in no particular order.
 func (v *vips[V]) all(yield func(*service[V]) bool) bool {
-	for _, shard := range v.shards {
-		for _, s := range shard.slots {
-			if s.svc != nil && !yield(s.svc) {
+	for i := range v.shards {
+		for _, s := range v.shards[i].services {
+			if s != nil && !yield(s) {
 				return false
 			}
 		}
@@ -99,78 +151,86 @@ func (v *vips[V]) all(yield func(*service[V]) bool) bool {
 	return true
 }
 
-// insert adds a service whose prefix is not there yet. The shard is changed in place:
-// it must not be shared.
-func (v *vips[V]) insert(s *service[V]) {
-	h := hashVIP(s.fam, s.vip, s.bits)
-	v.shards[h>>v.shift].insert(slot[V]{h, s})
-	v.count++
-	v.countLen(s.bits, 1)
+// vipEdit says what becomes of a VIP.
+type vipEdit[V any] struct {
+	fam    family
+	bits   uint8
+	vip    u128
+	member *member[V] // nil if it goes
+	hash   uint64
 }
 
-func (d *shard[V]) insert(s slot[V]) {
-	if 2*(d.used+1) > len(d.slots) {
-		old := d.slots
-		d.slots = make([]slot[V], max(4, 2*len(old)))
-		for _, o := range old {
-			if o.svc != nil {
-				d.place(o)
-			}
+// apply makes changes; what v shares with others stays as it is. It cuts the table anew if it
+// has outgrown its shards.
+func (v *vips[V]) apply(edits []vipEdit[V]) {
+	if len(edits) == 0 {
+		return
+	}
+	v.lens = slices.Clone(v.lens)
+	if v.count+len(edits) > 2*shardVIPs*len(v.shards) {
+		members := make([]member[V], 0, v.count+len(edits))
+		for i := range v.shards {
+			members = v.shards[i].appendMembers(members)
 		}
-	}
-	d.place(s)
-	d.used++
-}
-
-func (d *shard[V]) place(s slot[V]) {
-	mask := uint64(len(d.slots)) - 1
-	i := s.tag
-	for d.slots[i&mask].svc != nil {
-		i++
-	}
-	d.slots[i&mask] = s
-}
-
-// prepareChange makes the lists the caller's own, for add more VIPs. It cuts the table anew
-// if it has outgrown its shards.
-func (v *vips[V]) prepareChange(add int) {
-	if size := v.count + add; size > 4*shardSlots/3*len(v.shards) {
-		old := *v
-		*v = newVIPs[V](size)
-		old.all(func(s *service[V]) bool {
-			v.insert(s)
-			return true
-		})
+		v.build(v.edit(members, edits))
 		return
 	}
 	v.shards = slices.Clone(v.shards)
-	v.lens = slices.Clone(v.lens)
-}
-
-// replace adds s, in the place of the service that has its VIP if there is one. The lists
-// must be the caller's own; the shard is copied.
-func (v *vips[V]) replace(s *service[V]) {
-	v.remove(s.fam, s.vip, s.bits)
-	v.insert(s)
-}
-
-// remove takes out the service of a VIP, if there is one. The shard is copied in any
-// case. Linear probing wants all others put in anew, since the place may be on the way to theirs.
-func (v *vips[V]) remove(fam family, x u128, n uint8) {
-	d := &v.shards[hashVIP(fam, x, n)>>v.shift]
-	old := d.slots
-	*d = shard[V]{slots: make([]slot[V], len(old))}
-	for _, o := range old {
-		switch {
-		case o.svc == nil:
-		case o.svc.vip == x && o.svc.bits == n:
-			v.count--
-			v.countLen(n, -1)
-		default:
-			d.place(o)
-			d.used++
+	for i := range edits {
+		e := &edits[i]
+		e.hash = hashVIP(e.fam, e.vip, e.bits, v.seed)
+	}
+	slices.SortFunc(edits, func(a, b vipEdit[V]) int { return cmp.Compare(a.hash, b.hash) })
+	for rest := edits; len(rest) > 0; {
+		at := rest[0].hash >> v.shift
+		n := 1
+		for n < len(rest) && rest[n].hash>>v.shift == at {
+			n++
+		}
+		d := &v.shards[at]
+		members := v.edit(d.appendMembers(make([]member[V], 0, len(d.services)+n)), rest[:n])
+		rest = rest[n:]
+		order := make([]placing, len(members))
+		for i := range members {
+			order[i] = placing{v.hashOf(members[i].svc), int32(i)}
+		}
+		*d = shard[V]{}
+		if !d.fill(members, order, v.shift) {
+			for i := range v.shards {
+				members = v.shards[i].appendMembers(members)
+			}
+			v.build(v.edit(members, rest))
+			return
 		}
 	}
+}
+
+// edit returns the members after edits, and counts them.
+func (v *vips[V]) edit(members []member[V], edits []vipEdit[V]) []member[V] {
+	type key struct {
+		vip  u128
+		bits uint8
+	}
+	edited := make(map[key]bool, len(edits))
+	for _, e := range edits {
+		edited[key{e.vip, e.bits}] = true
+	}
+	members = slices.DeleteFunc(members, func(m member[V]) bool {
+		gone := edited[key{m.svc.vip, m.svc.bits}]
+		if gone {
+			v.count--
+			v.countLen(m.svc.bits, -1)
+		}
+		return gone
+	})
+	for _, e := range edits {
+		if e.member != nil {
+			v.count++
+			v.countLen(e.bits, 1)
+			members = append(members, *e.member)
+		}
+	}
+	return members
 }
 
 // countLen keeps the list of prefix lengths, longest first.
