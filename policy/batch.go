@@ -22,66 +22,44 @@ func (t *Table[V]) LookupBatch(ps []Packet, vs []V, ok []bool) {
 	}
 }
 
-// lookupBatch goes step by step with all packets, so that each step's reads, which depend on
-// those of the step before, are in flight together.
+// lookupBatch goes step by step with all packets, so that the reads of a step are in flight
+// together: hash, ask for the slots, match.
 func (t *Table[V]) lookupBatch(ps []Packet, vs []V, ok []bool) {
-	var work [batchSize]struct {
-		src u128
-		dst u128
-		v   *vips[V]
-		d   *shard[V]
-		i   uint32
-		fam family
-	}
+	var heads [batchSize]*slotHead
 	for i := range ps {
-		p, w := &ps[i], &work[i]
-		dst, f := split(p.Dst.Addr())
-		src, g := split(p.Src.Addr())
-		if f != g || f == noFamily {
-			continue
-		}
 		live := &t.live[0]
-		if p.FromProxy {
+		if ps[i].FromProxy {
 			live = &t.live[1]
 		}
-		w.dst, w.src, w.fam, w.v = dst, src, f, &live[f-1]
-		w.d, w.i = w.v.guess(f, dst)
-	}
-	var touched uint32
-	for i := range ps {
-		if w := &work[i]; w.d != nil {
-			touched += w.d.slots[w.i].touch()
+		if x, f := split(ps[i].Dst.Addr()); f != noFamily {
+			heads[i] = live[f-1].guess(f, x)
 		}
 	}
-	work[0].i |= touched & 0
+	touch(heads[:len(ps)])
 	for i := range ps {
-		w := &work[i]
-		var hit uint32
-		if w.d != nil {
-			if !w.d.slots[w.i].is(w.fam, w.fam.mask(w.dst, int(w.v.lens[0].bits)), w.v.lens[0].bits) {
-				w.d, w.i = w.v.owner(w.fam, w.dst)
-			}
-			if w.d != nil {
-				hit = w.d.resolve(w.i, ps[i].Protocol, ps[i].Dst.Port(), w.fam, w.src, nil)
-			}
-		}
-		if ok[i] = hit != 0; ok[i] {
-			vs[i] = w.d.value(w.i, hit-1)
-		} else {
-			var none V
-			vs[i] = none
-		}
+		vs[i], ok[i] = t.Lookup(ps[i])
 	}
 }
 
-// guess returns the place where the slot of the longest VIP prefix of x may be, without reading
-// it.
-func (v *vips[V]) guess(fam family, x u128) (d *shard[V], i uint32) {
-	if len(v.lens) == 0 {
-		return nil, 0
+// touch asks for both cache lines of slots. It is not inlined, so that it is not left out.
+//
+//go:noinline
+func touch(heads []*slotHead) (x uint32) {
+	for _, h := range heads {
+		if h != nil {
+			x |= h[0] | h[19]
+		}
 	}
-	n := v.lens[0].bits
-	h := hashVIP(fam, fam.mask(x, int(n)), n, v.seed)
-	d = &v.shards[h>>v.shift]
-	return d, d.place(h, v.shift)
+	return x
+}
+
+// guess returns the slot where the longest VIP prefix of x may be, without reading it, or nil.
+func (v *vips[V]) guess(fam family, x u128) *slotHead {
+	if len(v.lens) == 0 {
+		return nil
+	}
+	l := &v.lens[0]
+	h := hashVIP(fam, u128{x.hi & l.mask.hi, x.lo & l.mask.lo}, l.bits, v.seed)
+	d := &v.shards[h>>(v.shift&63)]
+	return &d.slots[d.place(h, v.shift)].head
 }

@@ -39,12 +39,12 @@ func (s *service[V]) norms() []norm {
 	return norms
 }
 
-// resolve returns the rank of the rule that holds the packet, plus one, or zero; v is what the
-// table of protocols and ports says. This and [slot.resolve], for the few rules that fit into a
-// slot, are the one search there is: visit is nil on the fast path and else is shown the rules
+// resolve returns the rank of the rule that holds the packet, plus one, or zero. This and match4 and
+// match6 of slots, for the few rules that fit into one, are the one search there is: visit is nil on the fast path and else is shown the rules
 // that the search reads, as pairs of ranks from and to, in the order of their lowest ranks.
-func (s *service[V]) resolve(v uint32, src u128, visit func(rows []uint32)) uint32 {
+func (s *service[V]) resolve(pk *Packet, src u128, visit func(rows []uint32)) uint32 {
 	p := s.prog
+	v := p.key32(0, portKey(pk.Protocol, pk.Dst.Port()))
 	switch {
 	case v == 0:
 		return 0

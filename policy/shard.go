@@ -108,21 +108,38 @@ func (d *shard[V]) fillBucket(members []member[V], order []placing, move *uint8)
 	return true
 }
 
-// resolve returns the rank of the rule of the VIP in a slot that holds the packet, plus one, or
-// zero. For visit see [service.resolve].
-func (d *shard[V]) resolve(i uint32, proto uint8, port uint16, fam family, src u128, visit func(rows []uint32)) uint32 {
-	s := &d.slots[i]
+// match4 returns the rank of the rule of the VIP in slot i that holds a packet, plus one, or zero.
+// For visit see [service.resolve].
+func (d *shard[V]) match4(i uint32, src uint32, p *Packet, visit func(rows []uint32)) uint32 {
+	s := &d.slots[i].head
 	if s.large() {
-		svc := d.services[i]
-		return svc.resolve(svc.prog.key32(0, portKey(proto, port)), src, visit)
+		return d.services[i].resolve(p, u128{0, uint64(src)}, visit)
 	}
-	class, x := classify(proto, port)
-	return s.resolve(fam, class, x, src, visit)
+	class, port := classify(p.Protocol, p.Dst.Port())
+	hits := s.match4(class, port, src)
+	if visit != nil || s.strict() {
+		hits = s.narrow(s.rows(v4, class, port), hits, visit)
+	}
+	return rank(hits)
+}
+
+// match6 is match4 for IPv6.
+func (d *shard[V]) match6(i uint32, src u128, p *Packet, visit func(rows []uint32)) uint32 {
+	s := &d.slots[i].head
+	if s.large() {
+		return d.services[i].resolve(p, src, visit)
+	}
+	class, port := classify(p.Protocol, p.Dst.Port())
+	hits := s.match6(class, port, src.hi)
+	if visit != nil || s.strict() {
+		hits = s.narrow(s.rows(v6, class, port), hits, visit)
+	}
+	return rank(hits)
 }
 
 // value returns the value of a rule.
 func (d *shard[V]) value(i, rank uint32) V {
-	if s := &d.slots[i]; !s.large() {
+	if s := &d.slots[i]; !s.head.large() {
 		return s.values[rank]
 	}
 	return d.services[i].values[rank]

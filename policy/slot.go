@@ -19,13 +19,15 @@ import "math/bits"
 // meta has, from the low end, for each rule the protocol classes as bits, the length of the VIP
 // prefix, the flags, and the shift of rule 0 for IPv6.
 type slot[V any] struct {
-	words  [slotWords]uint32
+	head   slotHead
 	values [slotRules]V
 }
 
+// slotHead is a slot but for the values.
+type slotHead [22]uint32
+
 const (
 	slotRules = 5
-	slotWords = 22
 
 	lanes    = 0x01_01_01_01_01
 	bitsAt   = 40 // in meta
@@ -84,13 +86,13 @@ func (n *norm) classesOf() (mask uint8, first, last uint16) {
 func (s *slot[V]) encode(fam family, norms []norm, strict bool) bool {
 	*s = slot[V]{}
 	vip := &norms[0]
-	s.words[0] = uint32(vip.vip.lo)
+	s.head[0] = uint32(vip.vip.lo)
 	if fam == v6 {
-		s.put64(0, vip.vip.hi)
-		s.put64(2, vip.vip.lo)
+		s.head.put64(0, vip.vip.hi)
+		s.head.put64(2, vip.vip.lo)
 	}
-	meta := uint64(vip.bits)<<bitsAt | slotUsed<<flagsAt
-	s.put64(19, meta|slotLarge<<flagsAt)
+	meta := tag(vip.bits)
+	s.head.put64(19, meta|slotLarge<<flagsAt)
 	if len(norms) > slotRules {
 		return false
 	}
@@ -104,105 +106,119 @@ func (s *slot[V]) encode(fam family, norms []norm, strict bool) bool {
 			meta |= slotStrict << flagsAt
 		}
 		if fam == v4 {
-			s.words[1+i] = ports
-			s.words[6+2*i], s.words[7+2*i] = uint32(n.src.first.lo), uint32(n.src.last.lo)
+			s.head[1+i] = ports
+			s.head[6+2*i], s.head[7+2*i] = uint32(n.src.first.lo), uint32(n.src.last.lo)
 			continue
 		}
 		shift := bits.Len64(n.src.first.hi ^ n.src.last.hi)
 		if n.src.first.lo != 0 || ^n.src.last.lo != 0 || v6.last(n.src.first, 64-shift) != n.src.last || v6.mask(n.src.first, 64-shift) != n.src.first {
 			return false // not a prefix of up to /64
 		}
-		s.words[4+i] = ports
-		s.put64(9+2*i, n.src.first.hi)
+		s.head[4+i] = ports
+		s.head.put64(9+2*i, n.src.first.hi)
 		if i == 0 {
 			meta |= uint64(shift) << shiftsAt
 		} else {
-			s.words[21] |= uint32(shift) << (8 * (i - 1))
+			s.head[21] |= uint32(shift) << (8 * (i - 1))
 		}
 	}
-	s.put64(19, meta)
+	s.head.put64(19, meta)
 	return true
 }
 
-func (s *slot[V]) word64(i int) uint64   { return uint64(s.words[i]) | uint64(s.words[i+1])<<32 }
-func (s *slot[V]) put64(i int, x uint64) { s.words[i], s.words[i+1] = uint32(x), uint32(x>>32) }
-func (s *slot[V]) meta() uint64          { return s.word64(19) }
-func (s *slot[V]) ports(at int) (f, l int64) {
-	w := s.words[at]
-	return int64(w & 0xffff), int64(w >> 16)
+func (w *slotHead) word64(i int) uint64   { return uint64(w[i]) | uint64(w[i+1])<<32 }
+func (w *slotHead) put64(i int, x uint64) { w[i], w[i+1] = uint32(x), uint32(x>>32) }
+
+// meta returns the words 19 and 20. Asking for them asks for the second cache line.
+func (w *slotHead) meta() uint64 { return w.word64(19) }
+
+// tag is what meta has of the VIP of a slot in use.
+func tag(n uint8) uint64 { return slotUsed<<flagsAt | uint64(n)<<bitsAt }
+
+const tagMask = (slotUsed<<8 | 0xff) << bitsAt
+
+// is4 reports whether the slot is of the IPv4 prefix with the tag at x.
+func (w *slotHead) is4(x uint32, tag uint64) bool { return w[0] == x && w.meta()&tagMask == tag }
+
+func (w *slotHead) is6(x u128, tag uint64) bool {
+	return w.word64(2) == x.lo && w.word64(0) == x.hi && w.meta()&tagMask == tag
 }
 
-// is reports whether the slot is of the prefix of n bits at x.
-func (s *slot[V]) is(fam family, x u128, n uint8) bool {
-	if uint16(s.meta()>>bitsAt)&(slotUsed<<8|0xff) != slotUsed<<8|uint16(n) {
-		return false
-	}
-	if fam == v4 {
-		return s.words[0] == uint32(x.lo)
-	}
-	return s.word64(0) == x.hi && s.word64(2) == x.lo
+func (w *slotHead) large() bool { return w.meta()&(slotLarge<<flagsAt) != 0 }
+
+func (w *slotHead) strict() bool { return w.meta()&(slotStrict<<flagsAt) != 0 }
+
+// match4 returns the lanes of the rules that hold a packet, by its class and port and its source. It
+// is written out: as a loop it takes half as long again.
+func (w *slotHead) match4(class, port, src uint32) (hits uint64) {
+	x, y := int64(port), int64(src)
+	out := outside4(w[1], w.word64(6), x, y)
+	out |= outside4(w[2], w.word64(8), x, y) << 8
+	out |= outside4(w[3], w.word64(10), x, y) << 16
+	out |= outside4(w[4], w.word64(12), x, y) << 24
+	out |= outside4(w[5], w.word64(14), x, y) << 32
+	return w.meta() >> (class & 7) & lanes &^ out
 }
 
-// touch reads both cache lines.
-func (s *slot[V]) touch() uint32 { return s.words[0] ^ s.words[19] }
+// match6 is match4 for IPv6; src is the upper half of the source.
+func (w *slotHead) match6(class, port uint32, src uint64) (hits uint64) {
+	x, meta, n := int64(port), w.meta(), w[21]
+	out := outside6(w[4], w.word64(9), meta>>shiftsAt, x, src)
+	out |= outside6(w[5], w.word64(11), uint64(n&0xff), x, src) << 8
+	out |= outside6(w[6], w.word64(13), uint64(n>>8&0xff), x, src) << 16
+	out |= outside6(w[7], w.word64(15), uint64(n>>16&0xff), x, src) << 24
+	out |= outside6(w[8], w.word64(17), uint64(n>>24), x, src) << 32
+	return meta >> (class & 7) & lanes &^ out
+}
 
-func (s *slot[V]) large() bool { return s.meta()&(slotLarge<<flagsAt) != 0 }
+// outside4 returns 1 if port x or source y is not one of those of a rule: then a difference is below
+// zero.
+func outside4(ports uint32, clients uint64, x, y int64) uint64 {
+	return uint64((x-int64(ports&0xffff))|(int64(ports>>16)-x)|(y-int64(clients&0xffffffff))|(int64(clients>>32)-y)) >> 63
+}
 
-// resolve is what service.resolve is for slots that are not large.
-func (s *slot[V]) resolve(fam family, class, port uint32, src u128, visit func(rows []uint32)) uint32 {
-	meta := s.meta()
-	rows := meta >> (class & 7) & lanes
-	hits := rows
-	if fam == v4 {
-		rows &^= s.outside(1, int64(port))
-		hits = rows &^ s.foreign4(int64(src.lo))
-	} else {
-		rows &^= s.outside(4, int64(port))
-		hits = rows &^ s.foreign6(src.hi, meta)
+func outside6(ports uint32, clients, shift uint64, x int64, src uint64) uint64 {
+	d := (clients ^ src) >> shift // 0 if src is one of them
+	return uint64((x-int64(ports&0xffff))|(int64(ports>>16)-x)|int64(d|-d)) >> 63
+}
+
+// rows returns the lanes of the rules for a packet's class and port, whatever its source.
+func (w *slotHead) rows(fam family, class, port uint32) (rows uint64) {
+	at := 1
+	if fam == v6 {
+		at = 4
 	}
-	if meta&(slotStrict<<flagsAt) != 0 && rows != 0 {
-		first := bits.TrailingZeros64(rows) / 8
-		end := bits.TrailingZeros64(meta>>(flagsAt+tiersAt)&0xf>>first|1<<slotRules) + first
-		rows &= 1<<(8*end+8) - 1
-		hits &= rows
-	}
-	if visit != nil {
-		for r := rows; r != 0; r &= r - 1 {
-			i := uint32(bits.TrailingZeros64(r) / 8)
-			visit([]uint32{i, i + 1})
+	for i := range slotRules {
+		first, last := w[at+i]&0xffff, w[at+i]>>16
+		if first <= port && port <= last {
+			rows |= 1 << (8 * i)
 		}
 	}
+	return w.meta() >> (class & 7) & rows
+}
+
+// rank returns the rank plus one of the first of hits, or 0.
+func rank(hits uint64) uint32 {
 	if hits == 0 {
 		return 0
 	}
 	return uint32(bits.TrailingZeros64(hits))/8 + 1
 }
 
-// outside returns the lanes of rules whose ports, from word at, do not hold x. A difference
-// below zero, whose sign is then moved to the lane, says so.
-func (s *slot[V]) outside(at int, x int64) (out uint64) {
-	for i := range slotRules {
-		first, last := s.ports(at + i)
-		out |= uint64((x-first)|(last-x)) >> 63 << (8 * i)
+// narrow leaves, of the hits among rows, with StrictTier only those in the tier of the first row. The
+// rows of that are shown to visit, see [service.resolve].
+func (w *slotHead) narrow(rows, hits uint64, visit func(rows []uint32)) uint64 {
+	if w.strict() && rows != 0 {
+		first := bits.TrailingZeros64(rows) / 8
+		last := first + bits.TrailingZeros64(w.meta()>>(flagsAt+tiersAt)&0xf>>first|1<<slotRules)
+		rows &= 1<<(8*last+8) - 1
+		hits &= rows
 	}
-	return out
-}
-
-// foreign4 returns the lanes of rules whose clients do not hold x, an address of IPv4.
-func (s *slot[V]) foreign4(x int64) (out uint64) {
-	for i := range slotRules {
-		first, last := int64(s.words[6+2*i]), int64(s.words[7+2*i])
-		out |= uint64((x-first)|(last-x)) >> 63 << (8 * i)
+	if visit != nil {
+		for ; rows != 0; rows &= rows - 1 {
+			i := uint32(bits.TrailingZeros64(rows) / 8)
+			visit([]uint32{i, i + 1})
+		}
 	}
-	return out
-}
-
-// foreign6 is foreign4 for the upper half of an address of IPv6.
-func (s *slot[V]) foreign6(x, meta uint64) (out uint64) {
-	shifts := uint64(s.words[21])<<8 | meta>>shiftsAt
-	for i := range slotRules {
-		d := (x ^ s.word64(9+2*i)) >> (shifts >> (8 * i) & 0xff)
-		out |= (d | -d) >> 63 << (8 * i)
-	}
-	return out
+	return hits
 }

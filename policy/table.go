@@ -47,35 +47,34 @@ func (t *Table[V]) LookupRule(p Packet) *Rule[V] {
 // find returns where the slot of the VIP that owns the packet is, or no shard, and the rank of the
 // rule that holds the packet plus one, or zero. For visit see [service.resolve].
 func (t *Table[V]) find(p *Packet, visit func(rows []uint32)) (d *shard[V], i, hit uint32) {
-	dst, f := split(p.Dst.Addr())
-	src, g := split(p.Src.Addr())
-	if t == nil || f != g || f == noFamily {
+	if t == nil {
 		return nil, 0, 0
 	}
 	live := &t.live[0]
 	if p.FromProxy {
 		live = &t.live[1]
 	}
-	if d, i = live[f-1].owner(f, dst); d == nil {
-		return nil, 0, 0
+	dst, src := p.Dst.Addr(), p.Src.Addr()
+	if dst.Is4() && src.Is4() {
+		if d, i = live[0].find4(as4(dst)); d != nil {
+			hit = d.match4(i, as4(src), p, visit)
+		}
+		return d, i, hit
 	}
-	return d, i, d.resolve(i, p.Protocol, p.Dst.Port(), f, src, visit)
-}
-
-// service returns the service that owns the packet's VIP, or nil.
-func (t *Table[V]) owner(a netip.Addr, fromProxy bool) *service[V] {
-	x, f := split(a)
-	if t == nil || f == noFamily {
-		return nil
+	x, f := split(dst)
+	y, g := split(src)
+	switch {
+	case f != g:
+	case f == v4:
+		if d, i = live[0].find4(uint32(x.lo)); d != nil {
+			hit = d.match4(i, uint32(y.lo), p, visit)
+		}
+	case f == v6:
+		if d, i = live[1].find6(x); d != nil {
+			hit = d.match6(i, y, p, visit)
+		}
 	}
-	live := &t.live[0]
-	if fromProxy {
-		live = &t.live[1]
-	}
-	if d, i := live[f-1].owner(f, x); d != nil {
-		return d.services[i]
-	}
-	return nil
+	return d, i, hit
 }
 
 // OwnsVIP reports whether a is a VIP: whether an enabled rule that is not internal names
@@ -88,7 +87,11 @@ func (t *Table[V]) OwnsVIP(a netip.Addr) bool {
 // VIP returns the longest prefix of an enabled rule, internal ones aside, that holds a: the one
 // that owns it.
 func (t *Table[V]) VIP(a netip.Addr) (vip netip.Prefix, ok bool) {
-	s := t.owner(a, false)
+	x, f := split(a)
+	if t == nil || f == noFamily {
+		return netip.Prefix{}, false
+	}
+	s := t.live[0][f-1].owner(f, x)
 	if s == nil {
 		return netip.Prefix{}, false
 	}

@@ -61,6 +61,12 @@ func split(a netip.Addr) (u128, family) {
 	return u128{}, noFamily
 }
 
+// as4 returns an address of which Is4 is true.
+func as4(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
 func (f family) addr(x u128) netip.Addr {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], x.hi)

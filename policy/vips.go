@@ -11,7 +11,7 @@ import (
 // is cut into shards, and a change makes one of them anew and copies the list of shards.
 type vips[V any] struct {
 	shards []shard[V]
-	shift  uint8  // hash >> shift picks the shard
+	shift  uint8  // hash >> shift picks the shard, of two at least
 	seed   uint64 // of the hash
 	count  int
 	lens   []vipLen
@@ -21,6 +21,7 @@ type vips[V any] struct {
 type vipLen struct {
 	bits  uint8
 	count int
+	mask  u128 // the bits
 }
 
 // member is a VIP that is to go into a table.
@@ -35,7 +36,7 @@ const shardVIPs = 512 // at most, of a new shard
 func newVIPs[V any](members []member[V]) vips[V] {
 	var v vips[V]
 	for i := range members {
-		v.countLen(members[i].svc.bits, 1)
+		v.countLen(members[i].svc.fam, members[i].svc.bits, 1)
 	}
 	v.count = len(members)
 	v.build(members)
@@ -49,7 +50,7 @@ func (v *vips[V]) build(members []member[V]) {
 		v.shards = nil
 		return
 	}
-	shards := 1
+	shards := 2
 	for shards*shardVIPs < len(members) {
 		shards *= 2
 	}
@@ -94,47 +95,76 @@ func (v *vips[V]) tryBuild(members []member[V], shards int) bool {
 	return true
 }
 
-// owner returns where the slot of the longest prefix that holds x is, or no shard.
-func (v *vips[V]) owner(fam family, x u128) (d *shard[V], i uint32) {
-	for _, l := range v.lens {
-		if d, i = v.find(fam, fam.mask(x, int(l.bits)), l.bits); d != nil {
+// find4 returns where the slot of the longest prefix that holds dst is, or no shard.
+func (v *vips[V]) find4(dst uint32) (d *shard[V], i uint32) {
+	for k := range v.lens {
+		l := &v.lens[k]
+		x := dst & uint32(l.mask.lo)
+		h := hash4(x, l.bits, v.seed)
+		d = &v.shards[h>>(v.shift&63)]
+		i = d.place(h, v.shift)
+		if d.slots[i].head.is4(x, tag(l.bits)) {
 			return d, i
 		}
 	}
 	return nil, 0
 }
 
-// find returns where the slot of exactly the prefix of n bits at x is, or no shard.
-func (v *vips[V]) find(fam family, x u128, n uint8) (d *shard[V], i uint32) {
-	h := hashVIP(fam, x, n, v.seed)
-	if len(v.shards) == 0 {
-		return nil, 0
+// find6 is find4 for IPv6.
+func (v *vips[V]) find6(dst u128) (d *shard[V], i uint32) {
+	for k := range v.lens {
+		l := &v.lens[k]
+		x := u128{dst.hi & l.mask.hi, dst.lo & l.mask.lo}
+		h := hash6(x, l.bits, v.seed)
+		d = &v.shards[h>>(v.shift&63)]
+		i = d.place(h, v.shift)
+		if d.slots[i].head.is6(x, tag(l.bits)) {
+			return d, i
+		}
 	}
-	d = &v.shards[h>>v.shift]
-	i = d.place(h, v.shift)
-	if !d.slots[i].is(fam, x, n) {
-		return nil, 0
-	}
-	return d, i
+	return nil, 0
 }
 
-// service returns the service of exactly the prefix of n bits at x, or nil.
-func (v *vips[V]) service(fam family, x u128, n uint8) *service[V] {
-	if d, i := v.find(fam, x, n); d != nil {
-		return d.services[i]
+// owner returns the service of the longest prefix that holds x, or nil.
+func (v *vips[V]) owner(fam family, x u128) *service[V] {
+	for _, l := range v.lens {
+		if s := v.service(fam, u128{x.hi & l.mask.hi, x.lo & l.mask.lo}, l.bits); s != nil {
+			return s
+		}
 	}
 	return nil
 }
 
-// hashVIP folds a prefix to 64 bits; for IPv4 no two prefixes have the same. The
-// multipliers are random odd numbers.
-func hashVIP(fam family, x u128, n uint8, seed uint64) uint64 {
-	if fam == v4 {
-		h := (x.lo<<8 ^ uint64(n) ^ seed<<40) * 0x9e3779b97f4a7c15
-		return (h ^ h>>32) * 0xd6e8feb86659fd93
+// service returns the service of exactly the prefix of n bits at x, or nil.
+func (v *vips[V]) service(fam family, x u128, n uint8) *service[V] {
+	if v.count == 0 {
+		return nil
 	}
+	h := hashVIP(fam, x, n, v.seed)
+	d := &v.shards[h>>v.shift]
+	if s := d.services[d.place(h, v.shift)]; s != nil && s.vip == x && s.bits == n {
+		return s
+	}
+	return nil
+}
+
+// hash4 folds a prefix to 64 bits; no two prefixes have the same. The multipliers are random odd
+// numbers.
+func hash4(x uint32, n uint8, seed uint64) uint64 {
+	h := (uint64(x)<<8 ^ uint64(n) ^ seed<<40) * 0x9e3779b97f4a7c15
+	return (h ^ h>>32) * 0xd6e8feb86659fd93
+}
+
+func hash6(x u128, n uint8, seed uint64) uint64 {
 	hi, lo := bits.Mul64(x.hi^0x9e3779b97f4a7c15^uint64(n), x.lo^0xd6e8feb86659fd93^seed<<32)
 	return (hi ^ lo) * 0xa0761d6478bd642f
+}
+
+func hashVIP(fam family, x u128, n uint8, seed uint64) uint64 {
+	if fam == v4 {
+		return hash4(uint32(x.lo), n, seed)
+	}
+	return hash6(x, n, seed)
 }
 
 func (v *vips[V]) hashOf(s *service[V]) uint64 { return hashVIP(s.fam, s.vip, s.bits, v.seed) }
@@ -167,7 +197,7 @@ func (v *vips[V]) apply(edits []vipEdit[V]) {
 		return
 	}
 	v.lens = slices.Clone(v.lens)
-	if v.count+len(edits) > 2*shardVIPs*len(v.shards) {
+	if v.count+len(edits) > 2*shardVIPs*len(v.shards) || len(v.shards) == 0 {
 		members := make([]member[V], 0, v.count+len(edits))
 		for i := range v.shards {
 			members = v.shards[i].appendMembers(members)
@@ -219,14 +249,14 @@ func (v *vips[V]) edit(members []member[V], edits []vipEdit[V]) []member[V] {
 		gone := edited[key{m.svc.vip, m.svc.bits}]
 		if gone {
 			v.count--
-			v.countLen(m.svc.bits, -1)
+			v.countLen(m.svc.fam, m.svc.bits, -1)
 		}
 		return gone
 	})
 	for _, e := range edits {
 		if e.member != nil {
 			v.count++
-			v.countLen(e.bits, 1)
+			v.countLen(e.fam, e.bits, 1)
 			members = append(members, *e.member)
 		}
 	}
@@ -234,12 +264,12 @@ func (v *vips[V]) edit(members []member[V], edits []vipEdit[V]) []member[V] {
 }
 
 // countLen keeps the list of prefix lengths, longest first.
-func (v *vips[V]) countLen(bits uint8, d int) {
+func (v *vips[V]) countLen(fam family, bits uint8, d int) {
 	i, found := slices.BinarySearchFunc(v.lens, bits, func(l vipLen, bits uint8) int {
 		return int(bits) - int(l.bits)
 	})
 	if !found {
-		v.lens = slices.Insert(v.lens, i, vipLen{bits: bits})
+		v.lens = slices.Insert(v.lens, i, vipLen{bits: bits, mask: fam.mask(fam.max(), int(bits))})
 	}
 	if v.lens[i].count += d; v.lens[i].count == 0 {
 		v.lens = slices.Delete(v.lens, i, i+1)

@@ -17,7 +17,7 @@ func cpu() float64 {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		panic(err)
 	}
-	return float64(u.Utime.Sec)*1e9 + float64(u.Utime.Usec)*1e3
+	return float64(u.Utime.Sec+u.Stime.Sec)*1e9 + float64(u.Utime.Usec+u.Stime.Usec)*1e3
 }
 
 // measure runs the functions in turn, several rounds, and returns the median cost of
