@@ -29,10 +29,10 @@ func (t *Table[K, V]) LoadBatch(now time.Time, ks []K, vs []V, ok []bool) (hits 
 			if at[i].slot != noSlot {
 				var r hitResult
 				vs[i], r = t.hit(at[i].slot, &ks[i], tick, true)
-				found = r == hitYes
+				found = r == hitYes && tick >= t.shards[at[i].shard].reapTo.Load()
 			}
 			if !found {
-				vs[i], found = t.load(at[i].hash, &ks[i], tick, true)
+				vs[i], found = t.load(at[i].hash, &ks[i], tick, touchSafe)
 			}
 			ok[i] = found
 			if found {
@@ -56,6 +56,7 @@ type place struct {
 	first  uint32 // its groups
 	second uint32
 	slot   uint32
+	shard  uint16
 	tag    uint8
 }
 
@@ -75,7 +76,7 @@ func (t *Table[K, V]) fetch(ks []K, at *[batchMax]place) {
 		p.hash = t.hashOf(&ks[i])
 		no, g, tag := t.home(p.hash)
 		base := t.shards[no].first / groupSlots
-		p.first, p.second, p.tag = base+g, base+t.other(g, tag), tag
+		p.first, p.second, p.shard, p.tag = base+g, base+t.other(g, tag), uint16(no), tag
 		lines[n&(prefetchMax-1)] = unsafe.Pointer(t.tagsOf(p.first))
 		if n++; n == prefetchMax {
 			prefetch(&lines, n)

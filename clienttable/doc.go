@@ -40,8 +40,10 @@
 //
 // # Concurrency
 //
-// All methods may be called from any number of goroutines. Look-ups take no lock.
-// A method that changes the set of entries locks one of many shards for a bounded
+// All methods may be called from any number of goroutines. Look-ups take no lock,
+// except for one whose time lies before that of a sweep which is removing expired
+// entries from its part of the table at this moment: it waits for that step. A
+// method that changes the set of entries locks one of many shards for a bounded
 // time. A table starts no goroutine and has no clock of its own: each method has a
 // twin with the suffix At that takes the time, and the plain one passes
 // time.Now().

@@ -13,7 +13,7 @@ func (t *Table[K, V]) Load(k K) (v V, ok bool) { return t.LoadAt(time.Now(), k) 
 // LoadAt is [Table.Load] at a time.
 func (t *Table[K, V]) LoadAt(now time.Time, k K) (v V, ok bool) {
 	h := t.hashOf(&k)
-	v, ok = t.load(h, &k, t.tick(now), true)
+	v, ok = t.load(h, &k, t.tick(now), touchSafe)
 	if t.count {
 		t.countLookup(h, ok)
 	}
@@ -25,7 +25,7 @@ func (t *Table[K, V]) Peek(k K) (v V, ok bool) { return t.PeekAt(time.Now(), k) 
 
 // PeekAt is [Table.Peek] at a time.
 func (t *Table[K, V]) PeekAt(now time.Time, k K) (v V, ok bool) {
-	return t.load(t.hashOf(&k), &k, t.tick(now), false)
+	return t.load(t.hashOf(&k), &k, t.tick(now), touchNot)
 }
 
 func (t *Table[K, V]) countLookup(h uint64, ok bool) {
@@ -37,8 +37,17 @@ func (t *Table[K, V]) countLookup(h uint64, ok bool) {
 	}
 }
 
-// load looks k up, whose hash is h, without a lock.
-func (t *Table[K, V]) load(h uint64, k *K, now int64, touch bool) (v V, ok bool) {
+// touching is whether a look-up restarts the idle time of what it finds.
+type touching uint8
+
+const (
+	touchNot    touching = iota
+	touchSafe            // and makes sure that no sweep is removing it
+	touchUnsafe          // and the caller does
+)
+
+// load looks k up, whose hash is h, without a lock, but for loadBehind.
+func (t *Table[K, V]) load(h uint64, k *K, now int64, touch touching) (v V, ok bool) {
 	no, home, tag := t.home(h)
 	s := &t.shards[no]
 	base := s.first / groupSlots
@@ -48,9 +57,12 @@ again:
 	for round := 0; ; round++ {
 		for m := lanes(atomic.LoadUint64(t.tagsOf(base+g)), tag); m != 0; m &= m - 1 {
 			slot := laneSlot(base+g, m)
-			v, got := t.hit(slot, k, now, touch)
+			v, got := t.hit(slot, k, now, touch != touchNot)
 			switch got {
 			case hitYes:
+				if touch == touchSafe && now < s.reapTo.Load() {
+					return t.loadBehind(s, h, k, now)
+				}
 				runtime.KeepAlive(t)
 				return v, true
 			case hitNo:
@@ -80,6 +92,35 @@ again:
 	}
 	runtime.KeepAlive(t)
 	return v, false
+}
+
+// loadBehind is load for a hit whose clock is behind that of a sweep of the shard. The
+// sweep may have taken the entry for expired before its idle time was restarted, by this
+// look-up or another one with such a clock, and be about to remove it. A look-up whose
+// clock is not behind cannot meet that: what is alive by its clock is by that of the sweep.
+// As a look-up asks for reapTo after it has restarted the idle time, and a sweep sets
+// reapTo before it looks at any, one of them notices the other.
+//
+//go:noinline
+func (t *Table[K, V]) loadBehind(s *shard[K, V], h uint64, k *K, now int64) (v V, ok bool) {
+	if r := s.reaping.Load(); r&1 == 0 {
+		v, ok = t.load(h, k, now, touchUnsafe)
+		if s.reaping.Load() == r {
+			return v, ok // no sweep was at work
+		}
+	}
+	_, home, tag := t.home(h)
+	s.mu.Lock()
+	defer t.unlock(s)
+	slot, found := t.find(s, home, tag, k)
+	if !found {
+		return *new(V), false
+	}
+	if v = t.value(slot); t.state(slot, now, &v) != 0 {
+		return *new(V), false
+	}
+	t.touch(slot, now)
+	return v, true
 }
 
 // pause waits for a writer that is at work on a slot.

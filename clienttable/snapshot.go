@@ -243,7 +243,7 @@ func (t *Table[K, V]) restore(res *Restored, now int64, k *K, v *V, left int64, 
 			return nil
 		}
 	}
-	if _, present := t.load(t.hashOf(k), k, now, false); present {
+	if _, present := t.load(t.hashOf(k), k, now, touchNot); present {
 		res.Present++ // and its idle time goes on
 		return nil
 	}

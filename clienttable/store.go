@@ -68,7 +68,7 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 			t.take(now, k, Replaced)
 			return *v, false, nil
 		}
-		actual, loaded = t.load(h, k, now, true)
+		actual, loaded = t.load(h, k, now, touchSafe)
 		if !loaded {
 			actual = *v
 		}

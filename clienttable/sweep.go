@@ -2,9 +2,11 @@ package clienttable
 
 import (
 	"context"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // sweeper is where the search for entries of owners that are gone has come to.
@@ -18,7 +20,12 @@ type sweeper struct {
 	hand atomic.Uint32
 }
 
-const reapMax = 64
+// reapMax is how many entries are reported at once, runStep how many [Table.Run] removes
+// by one reading of the clock: some 5 µs without an OnRemove.
+const (
+	reapMax = 64
+	runStep = 512
+)
 
 // Sweep removes up to limit entries that have expired or whose owner is gone, and
 // returns how many it removed. Its work is bounded: it looks at some 16 times limit
@@ -69,7 +76,7 @@ func (t *Table[K, V]) Run(ctx context.Context) error {
 		}
 		for ctx.Err() == nil {
 			now := time.Now()
-			if t.Sweep(now, 128) == 0 && !t.due(now) {
+			if t.Sweep(now, runStep) == 0 && !t.due(now) {
 				break
 			}
 		}
@@ -103,15 +110,12 @@ func (t *Table[K, V]) reap(s *shard[K, V], now int64, limit int, out *[reapMax]r
 		}
 		if s.segMin[seg] <= now {
 			s.sweepAt = seg
-			n, done = t.reapSegment(s, seg, now, limit, out, nil)
-			if !done {
-				return
-			}
-			break
+			return t.reapSegment(s, seg, now, limit, out, nil)
 		}
 	}
+	// Only now, as it asks every segment: until then soonest is merely too low.
 	s.refreshSoonest(t)
-	return n, true
+	return 0, true
 }
 
 func (s *shard[K, V]) refreshSoonest(t *Table[K, V]) {
@@ -124,73 +128,147 @@ func (s *shard[K, V]) refreshSoonest(t *Table[K, V]) {
 
 // reapSegment removes the entries of a segment that have expired or whose owner is
 // in gone, as reap does.
+//
+// Entries that have expired are not claimed one by one, which would take a locked
+// instruction for each and write to it: look-ups that could restart the idle time of
+// one at this moment see reapTo, and make sure (loadBehind).
 func (t *Table[K, V]) reapSegment(s *shard[K, V], seg uint32, now int64, limit int, out *[reapMax]removed[K, V], gone *goneSet) (n int, done bool) {
-	soonest := int64(never)
-	base := s.first / groupSlots
-	tell := t.cfg.OnRemove != nil
-	if tell {
+	if t.cfg.OnRemove != nil {
 		limit = min(limit, len(out))
 	}
-	quick := !tell && s.log == nil && t.packed
-	for g := seg * segGroups; g < min((seg+1)*segGroups, t.groups+1); g++ {
+	s.reaping.Add(1)
+	if now > s.reapTo.Load() {
+		s.reapTo.Store(now)
+	}
+	n, done = t.reapGroups(s, seg, now, limit, out, gone)
+	s.reaping.Add(1)
+	s.used -= n
+	return n, done
+}
+
+// reapGroups is reapSegment, group by group, but for the count of slots in use.
+func (t *Table[K, V]) reapGroups(s *shard[K, V], seg uint32, now int64, limit int, out *[reapMax]removed[K, V], gone *goneSet) (n int, done bool) {
+	soonest := int64(never)
+	base := s.first / groupSlots
+	end := min((seg+1)*segGroups, t.groups+1)
+	marked := t.classes[0][s.no].Load()|t.classes[1][s.no].Load() != 0
+	for g := seg * segGroups; g < end; g++ {
 		word := t.tagsOf(base + g)
 		tags := atomic.LoadUint64(word)
-		left := tags
-		for lane := uint32(0); tags>>(lane*8) != 0 && lane < groupSlots; lane++ {
-			if tags>>(lane*8)&0xff == 0 {
-				continue
-			}
-			slot := (base+g)*groupSlots + lane
-			m := atomic.LoadUint64(t.metaOf(slot))
-			why := Reason(0)
-			if metaGone(m, now) {
-				why = Expired
-			} else if gone != nil && gone.has(t.cfg.Owner(t.value(slot)), t.birth(slot)) {
-				why = NodeGone
-			}
-			if why == 0 {
-				if metaClassOf(m) != Static {
-					soonest = min(soonest, now+metaLeft(m, now))
-				}
-				continue
-			}
-			if n == limit {
-				if left != tags {
-					storeRelease(word, left)
-				}
-				return n, false
-			}
-			if why == Expired && !t.claim(slot, now) {
-				// It has been looked up this moment.
-				soonest = min(soonest, now+metaLeft(atomic.LoadUint64(t.metaOf(slot)), now))
-				continue
-			}
-			if tell {
-				out[n] = removed[K, V]{t.key(slot), t.value(slot), why}
-			}
-			n++
-			if !quick {
-				t.vacate(s, slot, why)
-				continue
-			}
-			// As vacate, but with one write for all tags of the word.
-			if why == NodeGone {
-				t.unlive(slot)
-			}
-			left &^= 0xff << (lane * 8)
-			t.mark(s, slot, metaClassOf(m), Established)
-			if g == t.groups {
-				s.stash.Add(-1)
-			}
-			s.used--
-			s.count(why)
+		if tags == 0 {
+			continue
 		}
-		if left != tags {
-			storeRelease(word, left)
+		// Of the next segment, too.
+		prefetchRun(t.slotPtr((base+min(g+reapAhead, t.groups))*groupSlots), t.stride)
+		// Bytes of 0xff for the entries that go.
+		expired := t.expiredIn(base+g, tags, now, &soonest)
+		orphans := uint64(0)
+		if gone != nil {
+			orphans = t.orphansIn(base+g, tags, expired, gone)
+		}
+		dead := expired | orphans
+		if dead == 0 {
+			continue
+		}
+		for bits.OnesCount64(dead)/8 > limit-n {
+			dead &^= 0xff << (uint(63-bits.LeadingZeros64(dead)) &^ 7)
+			done = true // the limit is reached in this group
+		}
+		if dead != 0 {
+			t.dropLanes(s, g, dead, dead&^expired, out, n, marked)
+			n += bits.OnesCount64(dead) / 8
+		}
+		if done {
+			return n, false
 		}
 	}
 	s.segMin[seg] = soonest
 	return n, true
+}
+
+// reapAhead is how many groups ahead entries are prefetched.
+const reapAhead = 4
+
+// expiredIn returns the lanes of a group whose entries have expired, as bytes of 0xff, and
+// lowers soonest to when the next of the others does.
+func (t *Table[K, V]) expiredIn(group uint32, tags uint64, now int64, soonest *int64) (expired uint64) {
+	p := t.slotPtr(group * groupSlots)
+	next := *soonest
+	for lane := uint64(0xff); lane != 0; lane <<= 8 {
+		if tags&lane != 0 {
+			m := atomic.LoadUint64((*uint64)(p))
+			switch {
+			case metaGone(m, now):
+				expired |= lane
+			case metaClassOf(m) != Static:
+				next = min(next, now+metaLeft(m, now))
+			}
+		}
+		p = unsafe.Add(p, t.stride)
+	}
+	*soonest = next
+	return expired
+}
+
+// orphansIn returns the lanes of a group, besides some, whose entries' owner is gone.
+func (t *Table[K, V]) orphansIn(group uint32, tags, besides uint64, gone *goneSet) (orphans uint64) {
+	for lane := range uint32(groupSlots) {
+		at := uint64(0xff) << (lane * 8)
+		if tags&at == 0 || besides&at != 0 {
+			continue
+		}
+		if slot := group*groupSlots + lane; gone.has(t.cfg.Owner(t.value(slot)), t.birth(slot)) {
+			orphans |= at
+		}
+	}
+	return orphans
+}
+
+// dropLanes removes the dead entries of a shard's group, some of them orphans, and
+// writes them to out from n on if there is an OnRemove.
+func (t *Table[K, V]) dropLanes(s *shard[K, V], g uint32, dead, orphans uint64, out *[reapMax]removed[K, V], n int, marked bool) {
+	group := s.first/groupSlots + g
+	word := t.tagsOf(group)
+	if tell := t.cfg.OnRemove != nil; tell || s.log != nil || orphans != 0 {
+		for m := dead & laneTops; m != 0; m &= m - 1 {
+			slot, why := laneSlot(group, m), Expired
+			if orphans&(m&-m) != 0 {
+				why = NodeGone
+				t.unlive(slot)
+			}
+			if tell {
+				out[n] = removed[K, V]{t.key(slot), t.value(slot), why}
+				n++
+			}
+			if s.log != nil {
+				k := t.key(slot)
+				s.log.remove(&k, why)
+			}
+		}
+	}
+	storeRelease(word, *word&^dead)
+	if !t.packed {
+		for m := dead & laneTops; m != 0; m &= m - 1 {
+			t.pairs[laneSlot(group, m)].Store(nil)
+		}
+	}
+	if marked {
+		lanes := dead & laneOnes * laneGather >> 56
+		at := g * groupSlots
+		for c := range s.marks {
+			w := &s.marks[c][at/64]
+			if had := *w & (lanes << (at % 64)); had != 0 {
+				*w &^= had
+				t.classes[c][s.no].Add(-int64(bits.OnesCount64(had)))
+			}
+		}
+	}
+	all, gone := bits.OnesCount64(dead)/8, bits.OnesCount64(orphans)/8
+	if g == t.groups {
+		s.stash.Add(-int32(all))
+	}
+	s.n.expired += uint64(all - gone)
+	s.n.nodeGone += uint64(gone)
 }
 
 // purge goes on with the search for entries whose owner is gone.

@@ -86,12 +86,16 @@ type shard[K comparable, V any] struct {
 	moves atomic.Uint64
 	// stash is the number of entries in the last group, where those go that find
 	// no room in theirs.
-	stash  atomic.Int32
-	first  uint32 // number of the first slot
-	no     uint32 // of the shard
-	hits   atomic.Uint64
-	misses atomic.Uint64
-	_      [24]byte
+	stash atomic.Int32
+	first uint32 // number of the first slot
+	no    uint32 // of the shard
+	// reaping is odd while a sweep is at work. Whatever it takes for expired had expired
+	// by reapTo.
+	reaping atomic.Uint32
+	reapTo  atomic.Int64
+	hits    atomic.Uint64
+	misses  atomic.Uint64
+	_       [16]byte
 
 	mu     sync.Mutex
 	closed bool
@@ -181,6 +185,7 @@ func New[K comparable, V any](cfg *Config[K, V]) (*Table[K, V], error) {
 			s.marks[j] = make([]uint64, (perShard+63)/64)
 		}
 		t.soonest[i].Store(never)
+		s.reapTo.Store(math.MinInt64)
 	}
 	return t, nil
 }
@@ -312,6 +317,9 @@ const (
 	laneOnes = 0x0101_0101_0101_0101
 	laneTops = 0x8080_8080_8080_8080
 	laneRest = ^uint64(laneTops)
+	// laneGather times a word of which each byte is 0 or 1 has these bits in its highest
+	// byte.
+	laneGather = 0x0102_0408_1020_4080
 )
 
 // lanes returns the top bit of each byte of w that equals tag.

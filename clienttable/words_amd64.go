@@ -25,3 +25,9 @@ func prefetch(lines *[prefetchMax]unsafe.Pointer, n int)
 //
 //go:noescape
 func prefetchOne(p unsafe.Pointer)
+
+// prefetchRun is prefetch for the groupSlots addresses from p on that lie stride bytes
+// apart.
+//
+//go:noescape
+func prefetchRun(p unsafe.Pointer, stride uintptr)

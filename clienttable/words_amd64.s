@@ -46,3 +46,19 @@ TEXT ·prefetchOne(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX
 	PREFETCHT0 (AX)
 	RET
+
+// func prefetchRun(p unsafe.Pointer, stride uintptr)
+TEXT ·prefetchRun(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ stride+8(FP), DX
+	LEAQ (AX)(DX*4), BX
+	LEAQ (DX)(DX*2), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 (AX)(DX*1)
+	PREFETCHT0 (AX)(DX*2)
+	PREFETCHT0 (AX)(CX*1)
+	PREFETCHT0 (BX)
+	PREFETCHT0 (BX)(DX*1)
+	PREFETCHT0 (BX)(DX*2)
+	PREFETCHT0 (BX)(CX*1)
+	RET

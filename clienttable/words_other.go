@@ -33,3 +33,7 @@ func prefetch(lines *[prefetchMax]unsafe.Pointer, n int) {
 func prefetchOne(p unsafe.Pointer) {
 	runtime.KeepAlive(atomic.LoadUint64((*uint64)(p)))
 }
+
+// prefetchRun would be prefetch for the groupSlots addresses from p on that lie stride
+// bytes apart. They are read in turn anyway, which processors see.
+func prefetchRun(unsafe.Pointer, uintptr) {}
