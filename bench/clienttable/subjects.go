@@ -21,7 +21,9 @@ import (
 
 var subjectNames = []string{"ours", "shards", "otter", "lru", "expirable", "ristretto", "ttlcache", "theine", "xsync", "syncmap", "rwmap"}
 
-const ttl = 2 * time.Hour
+// ttl is of all subjects; shorter where those that know only the clock of the machine are
+// to expire.
+var ttl = 2 * time.Hour
 
 func newSubject(name string, n int) subject {
 	switch name {
@@ -211,6 +213,10 @@ func (s ttlSubject) store(_ time.Time, k key, v value) { s.c.Set(k, v, ttlcache.
 func (s ttlSubject) del(_ time.Time, k key)            { s.c.Delete(k) }
 func (s ttlSubject) len() int                          { return s.c.Len() }
 func (s ttlSubject) close()                            { s.c.DeleteAll() }
+
+// due says when all has expired by the clock of the machine, and expire removes it.
+func (s ttlSubject) due() time.Time { return time.Now().Add(ttl) }
+func (s ttlSubject) expire()        { s.c.DeleteExpired() }
 
 type theineSubject struct{ c *theine.Cache[key, value] }
 
