@@ -110,7 +110,7 @@ func main() {
 		fmt.Fprintln(w)
 	}
 	w.Flush()
-	fmt.Println("ns of CPU per operation (ours as a ratio of it); memory: bytes of RSS per entry; gc: ms of runtime.GC; step: longest step in µs")
+	fmt.Println("ns of CPU per operation (ours as a ratio of it); memory: bytes of RSS per entry; gc: ms of runtime.GC; step: µs that 99 of 100 steps of 512 stay below")
 }
 
 func median(x []float64) float64 {
@@ -278,28 +278,34 @@ func runSubject(name string, works []string, add func(work, name string, ns floa
 	}
 	if o, ok := s.(*ours); ok && has("expire") {
 		later := time.Now().Add(3 * time.Hour)
-		worst := time.Duration(0)
+		var steps []float64
 		total := o.t.Stats().Entries
 		add("expire", name, cpu(total, func() {
 			for {
 				at := time.Now()
 				k := o.t.Sweep(later, 512)
-				worst = max(worst, time.Since(at))
+				steps = append(steps, float64(time.Since(at).Nanoseconds())/1000)
 				if k == 0 {
 					return
 				}
 			}
 		}))
-		add("step", name, float64(worst.Nanoseconds())/1000)
+		slices.Sort(steps)
+		add("step", name, steps[len(steps)*99/100])
 	} else if e, ok := s.(interface{ expire() }); ok && has("expire") {
+		total := s.len()
+		wait := time.Duration(0)
 		if d, ok := s.(interface{ due() time.Time }); ok {
 			if len(works) > 1 {
 				return // nobody waits for two hours
 			}
-			time.Sleep(time.Until(d.due()))
+			e.expire() // whatever it has put off
+			wait = time.Until(d.due())
 		}
-		total := s.len()
-		add("expire", name, cpu(total, e.expire))
+		add("expire", name, cpu(total, func() {
+			time.Sleep(wait) // it may expire in the background meanwhile
+			e.expire()
+		}))
 		if left := s.len(); left > total/100 {
 			fmt.Fprintf(os.Stderr, "%s: %d of %d have not expired\n", name, left, total)
 		}

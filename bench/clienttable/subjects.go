@@ -177,6 +177,9 @@ func (s otterSubject) del(_ time.Time, k key)            { s.c.Invalidate(k) }
 func (s otterSubject) len() int                          { return s.c.EstimatedSize() }
 func (s otterSubject) close()                            { s.c.InvalidateAll(); s.c.StopAllGoroutines() }
 
+func (s otterSubject) due() time.Time { return time.Now().Add(ttl + 2*time.Second) } // its wheel's step
+func (s otterSubject) expire()        { s.c.CleanUp() }
+
 type lruSubject struct{ c *lru.Cache[key, value] }
 
 func (s lruSubject) load(_ time.Time, k key) bool      { _, ok := s.c.Get(k); return ok }
