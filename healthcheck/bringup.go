@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync/atomic"
+	"time"
 )
 
 // bringUp is the plain check of a port: Layer 4 and Layer 7 to come up, then the
@@ -33,11 +34,34 @@ func (b *bringUp) Probe(ctx context.Context, target netip.AddrPort) Result {
 		}
 	}
 	r := b.l7.Probe(ctx, target)
+	b.state.judge(r)
+	return r
+}
+
+// Start implements [Starter] where one probe alone is to be made.
+func (b *bringUp) Start(s *Scope, target netip.AddrPort, deadline time.Time, done func(Result)) (stop func()) {
+	switch {
+	case b.l7 == nil:
+		if p, ok := b.l4.(Starter); ok {
+			return p.Start(s, target, deadline, done)
+		}
+	case b.l4 == nil || b.state.up.Load():
+		if p, ok := b.l7.(Starter); ok {
+			return p.Start(s, target, deadline, func(r Result) {
+				b.state.judge(r)
+				done(r)
+			})
+		}
+	}
+	return nil
+}
+
+// judge notes what Layer 7 said.
+func (s *bringUpState) judge(r Result) {
 	switch {
 	case r.Verdict == Fail:
-		b.state.l7.Store(true)
+		s.l7.Store(true)
 	case r.Verdict.OK():
-		b.state.l7.Store(false)
+		s.l7.Store(false)
 	}
-	return r
 }

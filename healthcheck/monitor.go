@@ -73,13 +73,15 @@ type Monitor struct {
 	targets map[string]*target
 	seq     uint64
 	heap    targetHeap
-	quick   queue // due, for a worker
-	slow    queue // due, and slow the last time
+	calls   line // due, for a worker
+	starts  line // due, to be started
 	running bool
 	wake    chan struct{} // tells the scheduler to look at the heap
 	wakeAt  int64         // when it will anyhow
 
 	workers, idle, slowBusy int
+	launching               bool                 // somebody looks at starts, and will again
+	helpers                 int                  // that launch beside Run
 	unsettled               int                  // checks without a first result
 	changes                 uint64               // of state, in all
 	shortest                time.Duration        // of all intervals there have been

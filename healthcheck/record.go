@@ -79,6 +79,9 @@ func (m *Monitor) deliver(stay bool) {
 		batch := m.events
 		m.events, m.spare = m.spare, nil
 		m.room.Broadcast()
+		if m.starts.len() > 0 {
+			m.poke()
+		}
 		m.tell(batch)
 		clear(batch)
 		m.spare = batch[:0]

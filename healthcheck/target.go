@@ -1,7 +1,6 @@
 package healthcheck
 
 import (
-	"context"
 	"math/bits"
 	"time"
 )
@@ -24,8 +23,9 @@ type target struct {
 	failures  uint64
 	history   ring
 
-	run    uint32             // goes up with every probe that is abandoned
-	cancel context.CancelFunc // of the running probe
+	run    uint32  // goes up with every probe that is abandoned
+	flight *flight // the running probe, if it was started and not called
+	cancel func()  // of the running probe
 
 	due     int64 // when to look at it next
 	heapAt  int32 // index in the heap, or -1

@@ -1,10 +1,6 @@
 package probe
 
-import (
-	"bytes"
-
-	"github.com/lbprim/lbprim/healthcheck"
-)
+import "bytes"
 
 // maxInterim bounds how many informational answers are skipped.
 const maxInterim = 16
@@ -26,10 +22,10 @@ func readHTTPStatus(r *reader, protocol string) (httpStatus, error) {
 			return st, err
 		}
 		if st.code == 101 {
-			return st, healthcheck.Mismatch(st.line, "no change of protocol, as none was asked for")
+			return st, errSwitched(st.line)
 		}
 	}
-	return httpStatus{}, healthcheck.Mismatch(r.last, "a final status after at most 16 informational ones")
+	return httpStatus{}, errNoFinal(r.last)
 }
 
 func readHTTPHead(r *reader, protocol string) (httpStatus, error) {
@@ -40,7 +36,7 @@ func readHTTPHead(r *reader, protocol string) (httpStatus, error) {
 	st := httpStatus{line: string(line)}
 	var ok bool
 	if st.code, ok = parseStatusLine(line, protocol); !ok {
-		return st, healthcheck.Mismatch(line, "a status line such as "+protocol+"1.1 200 OK")
+		return st, noStatusLine(line, protocol)
 	}
 	for {
 		line, err := r.readLine()

@@ -30,10 +30,14 @@ var errTooLong = errors.New("reply too long")
 
 func (r *reader) take(n int) error {
 	if n > r.left {
-		return fmt.Errorf("%w, bound reached after %q", errTooLong, shorten(string(r.last)))
+		return tooLong(r.last)
 	}
 	r.left -= n
 	return nil
+}
+
+func tooLong(last []byte) error {
+	return fmt.Errorf("%w, bound reached after %q", errTooLong, shorten(string(last)))
 }
 
 // readLine returns the next line without its end, LF or CR LF. It is valid until the next

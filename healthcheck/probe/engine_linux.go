@@ -1,0 +1,256 @@
+package probe
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lbprim/lbprim/healthcheck"
+)
+
+// An engine has the probes under way that a [healthcheck.Scope] is shared by. Its one
+// goroutine waits for all of them in a poller of its own, which lies in the runtime's.
+//
+// It saves what a goroutine per probe would cost, and the making and closing of
+// sockets: connect(2) with AF_UNSPEC ends a connection with a reset, as a close without
+// lingering does, and leaves a socket that can be connected again. A TCP check is three
+// system calls, of which none makes or frees a file.
+type engine struct {
+	file *os.File // the poller
+	raw  syscall.RawConn
+	ep   int
+	done chan struct{} // closed when the goroutine ended
+	buf  []byte        // what it reads into
+
+	mu     sync.Mutex
+	closed bool
+	socks  []*sock // by place
+	spare  []int32 // places that are free
+	idle   map[sockKind][]*sock
+	waits  waitHeap
+	armed  time.Time // when the goroutine wakes by itself; zero: never
+}
+
+// maxIdle is how many sockets of a kind are kept.
+const maxIdle = 64
+
+type engineKey struct{}
+
+func loadEngine(s *healthcheck.Scope) (*engine, error) {
+	c, err := s.Load(engineKey{}, newEngine)
+	if err != nil {
+		return nil, err
+	}
+	e, _ := c.(*engine)
+	return e, nil
+}
+
+func newEngine() (io.Closer, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, localError{os.NewSyscallError("epoll_create1", err)}
+	}
+	if err := unix.SetNonblock(ep, true); err != nil { // so that os.NewFile has it polled
+		_ = unix.Close(ep)
+		return nil, localError{os.NewSyscallError("fcntl", err)}
+	}
+	e := &engine{file: os.NewFile(uintptr(ep), "epoll"), ep: ep, done: make(chan struct{}), buf: make([]byte, 8<<10), idle: map[sockKind][]*sock{}}
+	if e.raw, err = e.file.SyscallConn(); err != nil {
+		_ = e.file.Close()
+		return nil, localError{err}
+	}
+	go e.run()
+	return e, nil
+}
+
+// Close ends all probes.
+func (e *engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	err := e.file.Close()
+	<-e.done
+	for {
+		e.mu.Lock()
+		if len(e.waits) == 0 {
+			break
+		}
+		w := e.waits[0]
+		e.unwait(w)
+		e.mu.Unlock()
+		w.owner.cancelled()
+	}
+	for _, idle := range e.idle {
+		for _, s := range idle {
+			e.drop(s)
+		}
+	}
+	e.idle = nil
+	e.mu.Unlock()
+	return err
+}
+
+// run is the goroutine.
+func (e *engine) run() {
+	defer close(e.done)
+	var events [128]unix.EpollEvent
+	for {
+		n := 0
+		err := e.raw.Read(func(uintptr) bool {
+			n = e.poll(events[:])
+			return n > 0
+		})
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return // closed
+		}
+		now := time.Now()
+		for i := range events[:n] {
+			e.ready(&events[i], now)
+		}
+		e.expire(now)
+	}
+}
+
+func (e *engine) poll(events []unix.EpollEvent) int {
+	for {
+		n, err := unix.EpollWait(e.ep, events, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return max(n, 0)
+		}
+	}
+}
+
+// ready has what waits for an event go on.
+func (e *engine) ready(ev *unix.EpollEvent, now time.Time) {
+	e.mu.Lock()
+	var w *wait
+	if i := int(ev.Fd); i < len(e.socks) && e.socks[i] != nil && e.socks[i].life == ev.Pad {
+		w = e.socks[i].wait
+	}
+	if w == nil || w.at == 0 {
+		e.mu.Unlock()
+		return
+	}
+	late := !now.Before(w.until)
+	e.unwait(w)
+	e.mu.Unlock()
+	if late {
+		w.owner.expired(now)
+	} else {
+		w.owner.ready()
+	}
+}
+
+// expire ends what has waited long enough.
+func (e *engine) expire(now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.waits) > 0 && !now.Before(e.waits[0].until) {
+		w := e.waits[0]
+		e.unwait(w)
+		e.mu.Unlock()
+		w.owner.expired(now)
+		e.mu.Lock()
+	}
+	// Most probes end before their time, and later ones end later, so that the timer
+	// is seldom moved.
+	if !e.armed.IsZero() && !now.Before(e.armed) {
+		e.armed = time.Time{}
+		if len(e.waits) == 0 {
+			_ = e.file.SetReadDeadline(time.Time{})
+		} else {
+			e.arm(e.waits[0].until)
+		}
+	}
+}
+
+// arm has the goroutine wake at a time, or before.
+func (e *engine) arm(at time.Time) {
+	if e.armed.IsZero() || at.Before(e.armed) {
+		e.armed = at
+		_ = e.file.SetReadDeadline(at)
+	}
+}
+
+// A waiter is a probe that waits. Whoever calls one of its methods has taken it out of
+// the waiting ones, and calls no other.
+type waiter interface {
+	ready()
+	expired(now time.Time)
+	cancelled()
+}
+
+// wait is a waiter's place among those that wait. All but the owner is guarded by the
+// engine's lock.
+type wait struct {
+	owner   waiter
+	until   time.Time
+	at      int // in the heap, from 1; 0: does not wait
+	stopped bool
+}
+
+// enter has w wait, and reports whether it may. prepare is called with the lock held.
+func (e *engine) enter(w *wait, until time.Time, prepare func() error) (ok bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || w.stopped {
+		return false, context.Canceled
+	}
+	if err := prepare(); err != nil {
+		return false, err
+	}
+	w.until = until
+	heap.Push(&e.waits, w)
+	e.arm(until)
+	return true, nil
+}
+
+func (e *engine) unwait(w *wait) {
+	if w.at != 0 {
+		heap.Remove(&e.waits, w.at-1)
+	}
+}
+
+// stop ends the waiting of w, and that it would wait later.
+func (e *engine) stop(w *wait) {
+	e.mu.Lock()
+	w.stopped = true
+	waits := w.at != 0
+	e.unwait(w)
+	e.mu.Unlock()
+	if waits {
+		w.owner.cancelled()
+	}
+}
+
+// waitHeap is a heap of what waits, by time.
+type waitHeap []*wait
+
+func (h waitHeap) Len() int           { return len(h) }
+func (h waitHeap) Less(i, j int) bool { return h[i].until.Before(h[j].until) }
+func (h waitHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i+1, j+1
+}
+
+func (h *waitHeap) Push(x any) {
+	w, _ := x.(*wait)
+	*h = append(*h, w)
+	w.at = len(*h)
+}
+
+func (h *waitHeap) Pop() any {
+	n := len(*h) - 1
+	w := (*h)[n]
+	(*h)[n] = nil
+	*h = (*h)[:n]
+	w.at = 0
+	return w
+}
