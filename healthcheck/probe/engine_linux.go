@@ -34,6 +34,7 @@ type engine struct {
 	socks  []*sock // by place
 	spare  []int32 // places that are free
 	idle   map[sockKind][]*sock
+	pools  map[sockKind]*synPool // nil: there can be none
 	waits  waitHeap
 	armed  time.Time // when the goroutine wakes by itself; zero: never
 }
@@ -61,7 +62,7 @@ func newEngine() (io.Closer, error) {
 		_ = unix.Close(ep)
 		return nil, localError{os.NewSyscallError("fcntl", err)}
 	}
-	e := &engine{file: os.NewFile(uintptr(ep), "epoll"), ep: ep, done: make(chan struct{}), buf: make([]byte, 8<<10), idle: map[sockKind][]*sock{}}
+	e := &engine{file: os.NewFile(uintptr(ep), "epoll"), ep: ep, done: make(chan struct{}), buf: make([]byte, 8<<10), idle: map[sockKind][]*sock{}, pools: map[sockKind]*synPool{}}
 	if e.raw, err = e.file.SyscallConn(); err != nil {
 		_ = e.file.Close()
 		return nil, localError{err}
@@ -94,6 +95,13 @@ func (e *engine) Close() error {
 	}
 	e.idle = nil
 	e.mu.Unlock()
+	for _, p := range e.pools {
+		if p != nil {
+			p.mu.Lock() // whoever has it still is to end first
+			p.close()
+			p.mu.Unlock()
+		}
+	}
 	return err
 }
 
@@ -130,11 +138,14 @@ func (e *engine) poll(events []unix.EpollEvent) int {
 // ready has what waits for an event go on.
 func (e *engine) ready(ev *unix.EpollEvent, now time.Time) {
 	e.mu.Lock()
-	var w *wait
-	if i := int(ev.Fd); i < len(e.socks) && e.socks[i] != nil && e.socks[i].life == ev.Pad {
-		w = e.socks[i].wait
+	s := e.socks[ev.Fd]
+	if s.pool != nil {
+		e.mu.Unlock()
+		s.pool.ready()
+		return
 	}
-	if w == nil || w.at == 0 {
+	w := s.wait
+	if s.life != ev.Pad || w == nil || w.at == 0 {
 		e.mu.Unlock()
 		return
 	}
@@ -187,6 +198,12 @@ type waiter interface {
 	cancelled()
 }
 
+func cancelledContext() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
 // wait is a waiter's place among those that wait. All but the owner is guarded by the
 // engine's lock.
 type wait struct {
@@ -196,20 +213,30 @@ type wait struct {
 	stopped bool
 }
 
-// enter has w wait, and reports whether it may. prepare is called with the lock held.
+// enter has w wait, and reports whether it may. prepare, if not nil, is called with the
+// lock held.
 func (e *engine) enter(w *wait, until time.Time, prepare func() error) (ok bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || w.stopped {
 		return false, context.Canceled
 	}
-	if err := prepare(); err != nil {
-		return false, err
+	if prepare != nil {
+		if err := prepare(); err != nil {
+			return false, err
+		}
 	}
 	w.until = until
 	heap.Push(&e.waits, w)
 	e.arm(until)
 	return true, nil
+}
+
+// leave ends the waiting of w, if it waits.
+func (e *engine) leave(w *wait) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unwait(w)
 }
 
 func (e *engine) unwait(w *wait) {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -63,17 +62,9 @@ type rawTCP struct {
 }
 
 func (s Socket) openRawTCP(dst netip.AddrPort) (_ *rawTCP, local netip.Addr, err error) {
-	family, any := unix.AF_INET, netip.IPv4Unspecified()
-	if dst.Addr().Is6() {
-		family, any = unix.AF_INET6, netip.IPv6Unspecified()
-	}
-	const flags = unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
-	fd, err := unix.Socket(family, unix.SOCK_RAW|flags, unix.IPPROTO_TCP)
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, local, fmt.Errorf("%w: %w", errNoRaw, err)
-	}
+	fd, err := openRaw(dst.Addr().Is6())
 	if err != nil {
-		return nil, local, localError{os.NewSyscallError("socket", err)}
+		return nil, local, err
 	}
 	c := &rawTCP{fd: fd, hold: -1, v4: dst.Addr().Is4()}
 	defer func() {
@@ -81,18 +72,9 @@ func (s Socket) openRawTCP(dst netip.AddrPort) (_ *rawTCP, local netip.Addr, err
 			c.close()
 		}
 	}()
-	// A port of all addresses, as that to send from is not known yet.
-	if c.hold, err = unix.Socket(family, unix.SOCK_STREAM|flags, unix.IPPROTO_TCP); err != nil {
-		return nil, local, localError{os.NewSyscallError("socket", err)}
+	if c.hold, c.port, err = holdPort(dst.Addr().Is6()); err != nil {
+		return nil, local, err
 	}
-	if err = unix.Bind(c.hold, sockaddr(netip.AddrPortFrom(any, 0))); err != nil {
-		return nil, local, localError{os.NewSyscallError("bind", err)}
-	}
-	sa, err := unix.Getsockname(c.hold)
-	if err != nil {
-		return nil, local, localError{os.NewSyscallError("getsockname", err)}
-	}
-	c.port = sockPort(sa)
 	// Before it is connected, so that nothing else comes in.
 	if err = c.filter(dst.Port()); err != nil {
 		return nil, local, localError{err}

@@ -18,11 +18,12 @@ type sockKind struct {
 type sock struct {
 	fd     int
 	kind   sockKind
-	place  int32 // in the engine
-	life   int32 // counts the sockets of a place
-	polled bool  // the poller has it
-	stale  bool  // the error of the last connection's end is still to be fetched
-	wait   *wait // of the probe that has it; guarded by the engine's lock
+	place  int32    // in the engine
+	life   int32    // counts the sockets of a place
+	polled bool     // the poller has it
+	stale  bool     // the error of the last connection's end is still to be fetched
+	wait   *wait    // of the probe that has it; guarded by the engine's lock
+	pool   *synPool // that has it; it is a raw socket then
 	// What a probe needs again and again.
 	request []byte
 	head    headScan
@@ -57,6 +58,12 @@ func (e *engine) take(kind sockKind) (*sock, error) {
 	s := &sock{fd: fd, kind: kind}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.place(s)
+	return s, nil
+}
+
+// place gives s a place.
+func (e *engine) place(s *sock) {
 	if n := len(e.spare); n > 0 {
 		s.place, e.spare = e.spare[n-1], e.spare[:n-1]
 		s.life = e.socks[s.place].life + 1
@@ -65,7 +72,6 @@ func (e *engine) take(kind sockKind) (*sock, error) {
 		s.place = int32(len(e.socks))
 		e.socks = append(e.socks, s)
 	}
-	return s, nil
 }
 
 // give takes a socket back. It is kept if its connection went well and it is not bound to
@@ -109,6 +115,16 @@ func (e *engine) await(s *sock, w *wait, events uint32) error {
 	}
 	s.polled, s.wait = true, w
 	return nil
+}
+
+// awaitRaw has the poller tell of a raw socket.
+func (e *engine) awaitRaw(s *sock) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return os.ErrClosed
+	}
+	return e.await(s, nil, unix.EPOLLIN)
 }
 
 // disconnect ends a connection with a reset (connect(2), AF_UNSPEC).

@@ -223,9 +223,7 @@ func (t *talk) expired(time.Time) {
 }
 
 func (t *talk) cancelled() {
-	ctx, cancel := context.WithCancel(t.ctx)
-	cancel()
-	t.ctx = ctx
+	t.ctx = cancelledContext()
 	t.end(context.Canceled)
 }
 

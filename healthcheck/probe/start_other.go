@@ -18,3 +18,8 @@ func (p TCP) Start(*healthcheck.Scope, netip.AddrPort, time.Time, func(healthche
 func (p HTTP) Start(*healthcheck.Scope, netip.AddrPort, time.Time, func(healthcheck.Result)) (stop func()) {
 	return nil
 }
+
+// Start implements [healthcheck.Starter]; probes are started on Linux only.
+func (p TCPHalfOpen) Start(*healthcheck.Scope, netip.AddrPort, time.Time, func(healthcheck.Result)) (stop func()) {
+	return nil
+}
