@@ -42,9 +42,16 @@ type Env struct {
 }
 
 // TestProber checks, each in a subtest, that p keeps the contract of
-// [healthcheck.Prober] with the targets that env makes. Tests of several probers may
-// run in parallel.
+// [healthcheck.Prober] with the targets that env makes, and, if it is one, that of
+// [healthcheck.Starter]. Tests of several probers may run in parallel.
 func TestProber(t *testing.T, p healthcheck.Prober, env Env) {
+	if _, ok := p.(healthcheck.Starter); ok {
+		t.Run("started", func(t *testing.T) { testProber(t, Started(t, p), env) })
+	}
+	testProber(t, p, env)
+}
+
+func testProber(t *testing.T, p healthcheck.Prober, env Env) {
 	if env.Timeout == 0 {
 		env.Timeout = 10 * time.Second
 	}

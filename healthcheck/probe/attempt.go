@@ -24,6 +24,7 @@ type attempt struct {
 	target   netip.AddrPort
 	dialer   Dialer
 	first    bool // over TCP the client speaks first
+	sent     bool // a packet has left this machine for certain
 
 	// What a passing result says.
 	note     string
@@ -78,7 +79,7 @@ func (a *attempt) failure(err error) healthcheck.Result {
 	if errors.Is(a.ctx.Err(), context.Canceled) {
 		return healthcheck.Undecided(op, a.target, context.Canceled)
 	}
-	if isLocal(a.ctx, a.dialer, a.target, err) {
+	if isLocal(a.ctx, a.dialer, a.target, a.sent, err) {
 		return healthcheck.Undecided(op, a.target, cause(err))
 	}
 	if _, ok := errors.AsType[*cutError](err); !ok {

@@ -16,8 +16,8 @@ func (e localError) Error() string { return e.err.Error() }
 func (e localError) Unwrap() error { return e.err }
 
 // isLocal reports whether err, which a socket operation towards target returned, has
-// its cause on this machine.
-func isLocal(ctx context.Context, d Dialer, target netip.AddrPort, err error) bool {
+// its cause on this machine. sent: a packet has left, so that there is a route.
+func isLocal(ctx context.Context, d Dialer, target netip.AddrPort, sent bool, err error) bool {
 	if _, ok := errors.AsType[localError](err); ok {
 		return true
 	}
@@ -32,7 +32,7 @@ func isLocal(ctx context.Context, d Dialer, target netip.AddrPort, err error) bo
 	case local:
 		return true
 	case route:
-		return !routed(ctx, d, target)
+		return !sent && !routed(ctx, d, target)
 	}
 	return false
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/healthcheck/healthchecktest"
 	"github.com/lbprim/lbprim/healthcheck/probe"
 	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/testenv"
@@ -115,6 +116,14 @@ func ip(t *testing.T, n *netns.Namespace, args ...string) {
 	}))
 }
 
+// both returns p as it is called and, where that is another way, as it is started.
+func both(t *testing.T, p healthcheck.Prober) []healthcheck.Prober {
+	if _, ok := p.(healthcheck.Starter); ok {
+		return []healthcheck.Prober{p, healthchecktest.Started(t, p)}
+	}
+	return []healthcheck.Prober{p}
+}
+
 // probeIn probes from within a namespace.
 func probeIn(t *testing.T, n *netns.Namespace, p healthcheck.Prober, addr string, d time.Duration) (res healthcheck.Result) {
 	t.Helper()
@@ -131,16 +140,20 @@ func TestNoRouteIsInconclusive(t *testing.T) {
 	n := newNetwork(t)
 	for name, p := range every() {
 		for _, addr := range []string{"203.0.113.1:80", "[2001:db8::1]:80"} {
-			res := probeIn(t, n.host, p, addr, 500*time.Millisecond)
-			require.Equal(t, healthcheck.Inconclusive, res.Verdict, "%s: %v", name, res.Err)
-			require.ErrorIs(t, res.Err, healthcheck.ErrLocal, name)
-			require.ErrorContains(t, res.Err, "local: ", name)
-			require.ErrorIs(t, res.Err, syscall.ENETUNREACH, name)
+			for _, p := range both(t, p) {
+				res := probeIn(t, n.host, p, addr, 500*time.Millisecond)
+				require.Equal(t, healthcheck.Inconclusive, res.Verdict, "%s: %v", name, res.Err)
+				require.ErrorIs(t, res.Err, healthcheck.ErrLocal, name)
+				require.ErrorContains(t, res.Err, "local: ", name)
+				require.ErrorIs(t, res.Err, syscall.ENETUNREACH, name)
+			}
 		}
 	}
 	fds := descriptors(t)
-	for range 1000 {
-		probeIn(t, n.host, probe.TCP{}, "203.0.113.1:80", timeout)
+	for _, p := range both(t, probe.TCP{}) {
+		for range 1000 {
+			probeIn(t, n.host, p, "203.0.113.1:80", timeout)
+		}
 	}
 	require.LessOrEqual(t, descriptors(t), fds+4)
 }
@@ -150,7 +163,7 @@ func TestRouterSaysUnreachable(t *testing.T) {
 	for name, p := range map[string]healthcheck.Prober{
 		"tcp": probe.TCP{}, "half-open": probe.TCPHalfOpen{}, "http": probe.HTTP{},
 		"udp": probe.UDP{Payload: []byte("x"), Expect: []byte("y")}, "plain udp": probe.UDP{},
-		"icmp": probe.ICMP{Every: 100 * time.Millisecond, Attempts: 5}, "dns": probe.DNS{}, "tftp": probe.TFTP{File: "x"},
+		"icmp": probe.ICMP{Every: 50 * time.Millisecond, Attempts: 40}, "dns": probe.DNS{}, "tftp": probe.TFTP{File: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,9 +176,11 @@ func TestRouterSaysUnreachable(t *testing.T) {
 			require.NoError(t, n.router.Sysctl("net.ipv6.icmp.ratelimit", "0"))
 			ip(t, n.router, "-6", "route", "add", "prohibit", "2001:db8:1::/48")
 			for _, addr := range []string{"203.0.113.1:80", "[2001:db8::1]:80", "[2001:db8:1::1]:80"} {
-				res := probeIn(t, n.host, p, addr, 2*time.Second)
-				require.Equal(t, healthcheck.Fail, res.Verdict, "%s: %v", addr, res.Err)
-				require.NotErrorIs(t, res.Err, os.ErrDeadlineExceeded, addr)
+				for _, p := range both(t, p) {
+					res := probeIn(t, n.host, p, addr, 10*time.Second)
+					require.Equal(t, healthcheck.Fail, res.Verdict, "%s: %v", addr, res.Err)
+					require.NotErrorIs(t, res.Err, os.ErrDeadlineExceeded, addr)
+				}
 			}
 		})
 	}
@@ -182,12 +197,14 @@ func TestSilentHost(t *testing.T) {
 			"tcp": probe.TCP{}, "tcp half-open": probe.TCPHalfOpen{Resend: 50 * time.Millisecond},
 			"icmp": probe.ICMP{Every: 50 * time.Millisecond, Attempts: 100}, "dns": probe.DNS{}, "tftp": probe.TFTP{File: "x"},
 		} {
-			start := time.Now()
-			res := probeIn(t, n.host, p, addr, 300*time.Millisecond)
-			require.Equal(t, healthcheck.Fail, res.Verdict, "%s: %v", name, res.Err)
-			require.ErrorIs(t, res.Err, os.ErrDeadlineExceeded, name)
-			require.ErrorContains(t, res.Err, "timed out", name)
-			require.Less(t, time.Since(start), 3*time.Second)
+			for _, p := range both(t, p) {
+				start := time.Now()
+				res := probeIn(t, n.host, p, addr, 300*time.Millisecond)
+				require.Equal(t, healthcheck.Fail, res.Verdict, "%s: %v", name, res.Err)
+				require.ErrorIs(t, res.Err, os.ErrDeadlineExceeded, name)
+				require.ErrorContains(t, res.Err, "timed out", name)
+				require.Less(t, time.Since(start), 3*time.Second)
+			}
 		}
 		res := probeIn(t, n.host, probe.UDP{Wait: 20 * time.Millisecond}, addr, 300*time.Millisecond)
 		require.Equal(t, healthcheck.AssumedAlive, res.Verdict)
@@ -211,15 +228,19 @@ func TestMarkAndInterface(t *testing.T) {
 		defer l.Close()
 		for _, socket := range []probe.Socket{{}, {Mark: 8}, {Interface: "eth0"}} {
 			for _, p := range []healthcheck.Prober{probe.TCP{Dialer: socket}, probe.TCPHalfOpen{Socket: socket}, probe.ICMP{Socket: socket}} {
-				res := probeIn(t, n.host, p, addr, timeout)
-				require.Equal(t, healthcheck.Pass, res.Verdict, "%+v: %v", socket, res.Err)
+				for _, p := range both(t, p) {
+					res := probeIn(t, n.host, p, addr, timeout)
+					require.Equal(t, healthcheck.Pass, res.Verdict, "%+v: %v", socket, res.Err)
+				}
 			}
 		}
 		for _, socket := range []probe.Socket{{Mark: 7}, {Mark: 7, DSCP: 8}} {
 			for _, p := range []healthcheck.Prober{probe.TCP{Dialer: socket}, probe.TCPHalfOpen{Socket: socket}, probe.ICMP{Socket: socket}, probe.UDP{Dialer: socket}} {
-				res := probeIn(t, n.host, p, addr, timeout)
-				require.Equal(t, healthcheck.Inconclusive, res.Verdict, "%T %+v: %v", p, socket, res.Err)
-				require.ErrorIs(t, res.Err, healthcheck.ErrLocal)
+				for _, p := range both(t, p) {
+					res := probeIn(t, n.host, p, addr, timeout)
+					require.Equal(t, healthcheck.Inconclusive, res.Verdict, "%T %+v: %v", p, socket, res.Err)
+					require.ErrorIs(t, res.Err, healthcheck.ErrLocal)
+				}
 			}
 		}
 	}
@@ -251,7 +272,9 @@ func TestNoDescriptors(t *testing.T) {
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &less))
 	var results []healthcheck.Result
 	for _, p := range []healthcheck.Prober{probe.TCP{}, probe.HTTP{}, probe.UDP{}, probe.TFTP{File: "x"}, probe.ICMP{}, probe.TCPHalfOpen{}} {
-		results = append(results, p.Probe(within(t, timeout), addr))
+		for _, p := range both(t, p) {
+			results = append(results, p.Probe(within(t, timeout), addr))
+		}
 	}
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
 	for _, res := range results {
@@ -265,7 +288,8 @@ func TestNoSelfTalk(t *testing.T) {
 	n := newNetwork(t)
 	require.NoError(t, n.host.Sysctl("net.ipv4.ip_local_port_range", "40000 40001"))
 	for _, addr := range []string{"127.0.0.1:40000", "[::1]:40001", "10.7.0.2:40001"} {
-		for name, p := range map[string]healthcheck.Prober{"udp": probe.UDP{Wait: time.Millisecond}, "tcp": probe.TCP{}, "tftp": probe.TFTP{File: "x", Retries: -1}} {
+		for name, p := range map[string]healthcheck.Prober{"udp": probe.UDP{Wait: time.Millisecond}, "tcp": probe.TCP{}, "tftp": probe.TFTP{File: "x", Retries: -1},
+			"started tcp": healthchecktest.Started(t, probe.TCP{}), "started http": healthchecktest.Started(t, probe.HTTP{})} {
 			for range 8 {
 				res := probeIn(t, n.host, p, addr, 20*time.Second)
 				if res.Verdict == healthcheck.Inconclusive { // both ports are taken for a moment

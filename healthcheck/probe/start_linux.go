@@ -198,6 +198,7 @@ func (t *talk) judge() error {
 
 // await waits. Another goroutine goes on with t from there.
 func (t *talk) await(events uint32) {
+	t.sent = true
 	ok, err := t.e.enter(&t.wait, t.deadline, func() error {
 		if !t.up {
 			t.s.settle() // an error would be taken for this connection's
@@ -205,7 +206,7 @@ func (t *talk) await(events uint32) {
 		return t.e.await(t.s, &t.wait, events)
 	})
 	switch {
-	case ok:
+	case ok: // from here t is another's
 	case errors.Is(err, context.Canceled):
 		t.cancelled()
 	default:

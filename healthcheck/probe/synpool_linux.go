@@ -294,6 +294,7 @@ func (p *synPool) errors() (n int) {
 		}
 		key := synKey{netip.AddrPortFrom(to, binary.BigEndian.Uint16(ports[2:])), binary.BigEndian.Uint16(ports)}
 		if t := p.talks[key]; t != nil && binary.BigEndian.Uint32(ports[4:]) == t.seq {
+			t.sent = true
 			p.end(t, errno)
 		}
 	}
