@@ -41,7 +41,7 @@
 // place but for a jitter, so that no moment ever has more than its share. Probes
 // come faster while a state is about to change. Probes in flight are bounded; a
 // target that is not being probed costs memory, about one kilobyte, and no
-// goroutine.
+// goroutine. One that is costs a goroutine only if its [Prober] is no [Starter].
 //
 // # Concurrency
 //

@@ -31,6 +31,18 @@
 // DSCP. Probers with sockets of their own (ICMP, TCPHalfOpen, TFTP) have a field of
 // type Socket instead.
 //
+// # Started probes
+//
+// On Linux, TCP, HTTP (without Content) and TCPHalfOpen are [healthcheck.Starter]s, if
+// they have no Dialer or a [Socket]: a Monitor has thousands of them under way with one
+// goroutine and one poller. Their sockets make one connection after the other: each ends
+// with a reset by connect(2) with AF_UNSPEC, and the next has a port of its own. All
+// half-open probes of one family and Socket share a raw socket and sixteen ports; while
+// there is one, the kernel shows it a copy of every TCP segment that this machine
+// receives itself, of which a filter drops all that is no answer. Sockets bound to an
+// interface, by Socket.Interface or a link-local target, are not used again, since the
+// interface may be another when its name comes again.
+//
 // The package decides nothing about repetition, rise and fall: that is the monitor's
 // work. Where a protocol can lose single datagrams (ICMP, DNS, RADIUS, TFTP), a
 // probe repeats them within its deadline.

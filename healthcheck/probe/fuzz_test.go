@@ -165,3 +165,41 @@ func FuzzDatagrams(f *testing.F) {
 		_, _ = dnsName(string(b))
 	})
 }
+
+// FuzzHeads shows that answers of HTTP lead to the same end however they are read: by one
+// that waits for the rest, and piece by piece.
+func FuzzHeads(f *testing.F) {
+	for _, p := range parsers {
+		for _, s := range p.seeds {
+			f.Add([]byte(s), uint8(3))
+		}
+	}
+	f.Add([]byte("HTTP/1.1 103 x\n\nHTTP/1.1 101 y\n\n"), uint8(1))
+	f.Add(bytes.Repeat([]byte("HTTP/1.1 100 x\r\n\r\n"), maxInterim+1), uint8(7))
+	f.Add(append([]byte("HTTP/1.1 200 x\r\n"), bytes.Repeat([]byte("a"), 5000)...), uint8(0))
+	f.Fuzz(func(t *testing.T, reply []byte, piece uint8) {
+		const limit = 4 << 10
+		st, want := readHTTPStatus(newReader(bytes.NewReader(reply), limit), "HTTP/")
+		var h headScan
+		h.reset(1)
+		_, _ = h.feed([]byte("left over"))
+		h.reset(limit)
+		var got error
+		done := false
+		for rest := reply; !done && got == nil; {
+			if len(rest) == 0 {
+				got = h.cut(io.EOF)
+				break
+			}
+			n := min(len(rest), int(piece)+1)
+			done, got = h.feed(rest[:n])
+			rest = rest[n:]
+		}
+		if (want == nil) != (got == nil) || want != nil && want.Error() != got.Error() {
+			t.Fatalf("%q in pieces of %d: %v, want %v", reply, int(piece)+1, got, want)
+		}
+		if want == nil && (h.code != st.code || string(h.status) != st.line) {
+			t.Fatalf("%q: %d %q, want %d %q", reply, h.code, h.status, st.code, st.line)
+		}
+	})
+}

@@ -36,35 +36,42 @@ func TestTCPHalfOpen(t *testing.T) {
 		t.Run(host, func(t *testing.T) {
 			accepted := make(chan struct{}, 10)
 			addr := listen(t, net.JoinHostPort(host, "0"), func(net.Conn) { accepted <- struct{}{} })
-			for range 3 {
-				res := probe.TCPHalfOpen{}.Probe(within(t, timeout), addr)
-				require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
-				require.Empty(t, res.Note)
+			for _, p := range both(t, probe.TCPHalfOpen{}) {
+				for range 40 { // more than there are ports shared
+					res := p.Probe(within(t, timeout), addr)
+					require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+					require.Empty(t, res.Note)
+				}
 			}
 			select {
 			case <-accepted:
 				t.Fatal("the handshake was completed")
 			case <-time.After(100 * time.Millisecond):
 			}
-			res := probe.TCPHalfOpen{}.Probe(within(t, timeout), closedPort(t, host))
-			require.Equal(t, healthcheck.Fail, res.Verdict)
-			require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
-			require.EqualError(t, res.Err, "tcp half-open: SYN: connection refused")
-
+			for _, p := range both(t, probe.TCPHalfOpen{}) {
+				res := p.Probe(within(t, timeout), closedPort(t, host))
+				require.Equal(t, healthcheck.Fail, res.Verdict)
+				require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
+				require.EqualError(t, res.Err, "tcp half-open: SYN: connection refused")
+			}
 			src := probe.Socket{Source: netip.MustParseAddr(host), DSCP: 10}
-			res = probe.TCPHalfOpen{Socket: src}.Probe(within(t, timeout), addr)
-			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+			for _, p := range both(t, probe.TCPHalfOpen{Socket: src}) {
+				res := p.Probe(within(t, timeout), addr)
+				require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+			}
 		})
 	}
 	t.Run("silence", func(t *testing.T) {
 		// A listener whose queue is full drops further SYNs.
 		addr, _ := fullListener(t)
-		start := time.Now()
-		res := probe.TCPHalfOpen{Resend: 100 * time.Millisecond}.Probe(within(t, 400*time.Millisecond), addr)
-		require.Equal(t, healthcheck.Fail, res.Verdict)
-		require.EqualError(t, res.Err, "tcp half-open: SYN: timed out without an answer")
-		require.Less(t, time.Since(start), 3*time.Second)
-		require.GreaterOrEqual(t, time.Since(start), 400*time.Millisecond)
+		for _, p := range both(t, probe.TCPHalfOpen{Resend: 100 * time.Millisecond}) {
+			start := time.Now()
+			res := p.Probe(within(t, 400*time.Millisecond), addr)
+			require.Equal(t, healthcheck.Fail, res.Verdict)
+			require.EqualError(t, res.Err, "tcp half-open: SYN: timed out without an answer")
+			require.Less(t, time.Since(start), 3*time.Second)
+			require.GreaterOrEqual(t, time.Since(start), 400*time.Millisecond)
+		}
 	})
 }
 
@@ -125,10 +132,12 @@ func TestWithoutPrivilege(t *testing.T) {
 func unprivileged(t *testing.T) {
 	for _, host := range loopbacks {
 		addr := listen(t, net.JoinHostPort(host, "0"), func(net.Conn) {})
-		res := probe.TCPHalfOpen{}.Probe(within(t, timeout), addr)
-		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
-		require.Equal(t, "no raw socket, so connected and reset", res.Note)
-		res = probe.TCPHalfOpen{}.Probe(within(t, timeout), closedPort(t, host))
+		for _, p := range both(t, probe.TCPHalfOpen{}) {
+			res := p.Probe(within(t, timeout), addr)
+			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+			require.Equal(t, "no raw socket, so connected and reset", res.Note)
+		}
+		res := probe.TCPHalfOpen{}.Probe(within(t, timeout), closedPort(t, host))
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.EqualError(t, res.Err, "tcp half-open: connect: connection refused")
 
@@ -140,8 +149,10 @@ func unprivileged(t *testing.T) {
 			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 			require.Equal(t, "datagram socket", res.Note)
 		}
-		res = probe.TCP{Dialer: probe.Socket{Mark: 7}}.Probe(within(t, timeout), addr)
-		require.Equal(t, healthcheck.Inconclusive, res.Verdict)
-		require.ErrorIs(t, res.Err, os.ErrPermission)
+		for _, p := range both(t, probe.TCP{Dialer: probe.Socket{Mark: 7}}) {
+			res = p.Probe(within(t, timeout), addr)
+			require.Equal(t, healthcheck.Inconclusive, res.Verdict)
+			require.ErrorIs(t, res.Err, os.ErrPermission)
+		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/healthcheck/healthchecktest"
 	"github.com/lbprim/lbprim/healthcheck/probe"
 )
 
@@ -111,7 +112,20 @@ func passes(t testing.TB, p healthcheck.Prober, addr netip.AddrPort) healthcheck
 	t.Helper()
 	res := probeAt(p, addr, 20*time.Second)
 	require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+	if p, ok := inStarted(t, p); ok {
+		res := probeAt(p, addr, 20*time.Second)
+		require.Equal(t, healthcheck.Pass, res.Verdict, "started: %v", res.Err)
+	}
 	return res
+}
+
+// inStarted returns p as a Monitor would start it, if that is another way.
+func inStarted(t testing.TB, p healthcheck.Prober) (healthcheck.Prober, bool) {
+	tt, ok := t.(*testing.T)
+	if _, starts := p.(healthcheck.Starter); !ok || !starts {
+		return nil, false
+	}
+	return healthchecktest.Started(tt, p), true
 }
 
 func fails(t testing.TB, p healthcheck.Prober, addr netip.AddrPort, why string) {
@@ -119,6 +133,11 @@ func fails(t testing.TB, p healthcheck.Prober, addr netip.AddrPort, why string) 
 	res := probeAt(p, addr, 20*time.Second)
 	require.Equal(t, healthcheck.Fail, res.Verdict, "%s", res.Note)
 	require.ErrorContains(t, res.Err, why)
+	if p, ok := inStarted(t, p); ok {
+		res := probeAt(p, addr, 20*time.Second)
+		require.Equal(t, healthcheck.Fail, res.Verdict, "started: %s", res.Note)
+		require.ErrorContains(t, res.Err, why)
+	}
 }
 
 // short is a deadline that is expected to pass.

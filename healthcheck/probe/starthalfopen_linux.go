@@ -36,7 +36,7 @@ func (p TCPHalfOpen) Start(s *healthcheck.Scope, target netip.AddrPort, deadline
 		return func() {}
 	}
 	t := &synTalk{
-		attempt: attempt{ctx: context.Background(), start: time.Now(), deadline: deadline, proto: "tcp half-open", step: "socket", target: target, dialer: p.Socket},
+		attempt: attempt{ctx: context.Background(), start: time.Now(), deadline: deadline, proto: "tcp half-open", step: "connect", target: target, dialer: p.Socket},
 		resend:  p.Resend, done: done,
 	}
 	if t.resend == 0 {
@@ -61,6 +61,7 @@ func (t *synTalk) begin(scope *healthcheck.Scope, socket Socket) error {
 	if err := socket.check(addr); err != nil {
 		return err
 	}
+	t.step = "socket"
 	e, err := loadEngine(scope)
 	if err != nil {
 		return localError{err}
