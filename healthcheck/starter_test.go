@@ -22,7 +22,6 @@ import (
 type starter struct {
 	result healthcheck.Result
 	after  time.Duration
-	once   sync.Once
 	live   atomic.Int32 // under way
 	most   atomic.Int32
 	begun  atomic.Int32
