@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/lbprim/lbprim/healthcheck"
@@ -173,4 +174,37 @@ func ExampleNextPort() {
 	// rise active true
 	// fail suspect true
 	// fall failed false
+}
+
+// echoes is a prober that needs no goroutine while it waits: others call done.
+type echoes struct{}
+
+func (echoes) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Result {
+	var scope healthcheck.Scope
+	defer scope.Close()
+	results := make(chan healthcheck.Result, 1)
+	deadline, _ := ctx.Deadline()
+	defer echoes{}.Start(&scope, target, deadline, func(r healthcheck.Result) { results <- r })()
+	return <-results
+}
+
+func (echoes) Start(_ *healthcheck.Scope, target netip.AddrPort, deadline time.Time, done func(healthcheck.Result)) (stop func()) {
+	var once sync.Once
+	end := func(r healthcheck.Result) { once.Do(func() { done(r) }) }
+	// A real one would send here, and have what receives for all call end.
+	t := time.AfterFunc(time.Millisecond, func() { end(healthcheck.Passed("echo")) })
+	return func() {
+		t.Stop()
+		end(healthcheck.Undecided("echo", target, context.Canceled))
+	}
+}
+
+// A prober of one's own that a running Monitor starts instead of calling it.
+func ExampleStarter() {
+	var p healthcheck.Starter = echoes{}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	r := p.Probe(ctx, netip.MustParseAddrPort("192.0.2.1:7"))
+	fmt.Println(r.Verdict, r.Note)
+	// Output: pass echo
 }
