@@ -75,9 +75,11 @@ func openAdmin(a admin, log *slog.Logger, handler http.Handler) (s *adminServer,
 		}
 	}
 	if a.Listen.IsValid() {
-		if err := s.reload(); err != nil {
+		x, err := s.readSecrets()
+		if err != nil {
 			return s, err
 		}
+		s.secrets.Store(x)
 		l, err := net.Listen("tcp", a.Listen.String())
 		if err != nil {
 			return s, fmt.Errorf("admin: %w", err)
@@ -90,16 +92,12 @@ func openAdmin(a admin, log *slog.Logger, handler http.Handler) (s *adminServer,
 	return s, nil
 }
 
-// reload reads certificate, key and token again.
-func (s *adminServer) reload() error {
+// readSecrets reads certificate, key and token; nil without TCP.
+func (s *adminServer) readSecrets() (*secrets, error) {
 	if !s.conf.Listen.IsValid() {
-		return nil
+		return nil, nil
 	}
-	x, err := s.conf.readSecrets()
-	if err == nil {
-		s.secrets.Store(x)
-	}
-	return err
+	return s.conf.readSecrets()
 }
 
 // listenUnix opens a socket for its owner only, in place of one that nobody listens on any more.

@@ -85,14 +85,16 @@ func (in *instance) openTUN(opt runOptions, cfg *dataplane.Config) (opened []io.
 		opened = append(opened, q)
 		cfg.Devices = append(cfg.Devices, q)
 	}
-	in.follow = func(c *config) error {
-		if opt.noSetup {
-			if more := difference(c.routed(), in.conf.routed()); len(more) > 0 {
-				in.log.Warn("virtual addresses are new; these commands bring their packets here:\n" + routeCommands("replace", more, c.Device.name(), ""))
+	in.follow = func(routed []netip.Prefix) error { return queues[0].SetRoutes(routed...) }
+	if opt.noSetup {
+		told := in.conf.routed()
+		in.follow = func(routed []netip.Prefix) error {
+			if more := difference(routed, told); len(more) > 0 {
+				in.log.Warn("virtual addresses are new; these commands bring their packets here:\n" + routeCommands("replace", more, t.Name, ""))
 			}
+			told = routed
 			return nil
 		}
-		return queues[0].SetRoutes(c.routed()...)
 	}
 	return opened, nil
 }
@@ -135,8 +137,8 @@ func (in *instance) openPackets(start background, cfg *dataplane.Config) (opened
 		h, ok := hops.Lookup(dst)
 		return dataplane.Hop(h), ok
 	}
-	in.follow = func(c *config) error {
-		addrs, err := hosts(c.routed())
+	in.follow = func(routed []netip.Prefix) error {
+		addrs, err := hosts(routed)
 		if err != nil {
 			return err
 		}

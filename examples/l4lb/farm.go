@@ -162,6 +162,9 @@ func (fm *farm) config(ids *steering.IDs) *steering.Config {
 	}
 }
 
+// is4 reports whether the nodes have IPv4 addresses.
+func (fm *farm) is4() bool { return fm.Nodes[0].Address.Addr().Is4() }
+
 // checked reports whether anything decides about the nodes' health.
 func (fm *farm) checked() bool { return fm.Check != nil || !fm.Policy.IsZero() }
 

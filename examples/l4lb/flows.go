@@ -38,44 +38,38 @@ func (x *flows) validate(f *conf.File, services []*service) {
 	}
 }
 
+// exporting is a way to a collector that is open. The nil exporting is none.
+type exporting struct {
+	conf *dataplane.FlowExport
+	conn net.Conn
+}
+
 // open opens the way to the collector; nil without one.
-func (x *flows) open() (*dataplane.FlowExport, net.Conn, error) {
+func (x *flows) open() (*exporting, error) {
 	if x == nil {
-		return nil, nil, nil
+		return nil, nil
 	}
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(x.Collector))
 	if err != nil {
-		return nil, nil, fmt.Errorf("flow-export: %w", err)
+		return nil, fmt.Errorf("flow-export: %w", err)
 	}
 	exporter, err := flowexport.New(&flowexport.Config{Collector: c, Version: x.Version, Domain: x.Domain})
 	if err != nil {
 		c.Close()
-		return nil, nil, fmt.Errorf("flow-export: %w", err)
+		return nil, fmt.Errorf("flow-export: %w", err)
 	}
-	return &dataplane.FlowExport{Exporter: exporter, Active: x.Active, Inactive: x.Inactive, Sample: x.Sample}, c, nil
+	return &exporting{&dataplane.FlowExport{Exporter: exporter, Active: x.Active, Inactive: x.Inactive, Sample: x.Sample}, c}, nil
 }
 
-// export has the plane tell the collector of c; in.mu is held, or nobody else is there yet.
-func (in *instance) export(c *config) error {
-	if in.collector != nil && in.conf.Flows != nil && c.Flows != nil && *in.conf.Flows == *c.Flows {
-		return nil // the same: what is counted so far stays
+func (x *exporting) config() *dataplane.FlowExport {
+	if x == nil {
+		return nil
 	}
-	f, conn, err := c.Flows.open()
-	if err != nil {
-		return err
+	return x.conf
+}
+
+func (x *exporting) close() {
+	if x != nil {
+		x.conn.Close()
 	}
-	if err := in.plane.SetFlowExport(f); err != nil {
-		if conn != nil {
-			conn.Close()
-		}
-		return err
-	}
-	if in.collector != nil {
-		in.collector.Close()
-	}
-	in.collector = nil
-	if conn != nil {
-		in.collector = conn
-	}
-	return nil
 }

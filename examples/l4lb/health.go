@@ -98,19 +98,6 @@ func (c *config) setup() (s healthcheck.Setup) {
 	return s
 }
 
-// unchecked lists the nodes that nothing decides about: they are up.
-func (c *config) unchecked() (nodes []string) {
-	for name, fm := range c.Farms {
-		if fm.checked() {
-			continue
-		}
-		for _, n := range fm.Nodes {
-			nodes = append(nodes, nodeName(name, n.Name))
-		}
-	}
-	return nodes
-}
-
 // newRoster returns a roster that tells the plane.
 func newRoster(plane *dataplane.Plane, cfg healthcheck.Config) (*healthcheck.Roster, error) {
 	observe := plane.ObserveHealth()

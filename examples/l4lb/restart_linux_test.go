@@ -107,7 +107,7 @@ func (h *labHosts) load(t *testing.T, clients int, addrs ...string) (answered, f
 	return answered, failed, log.String
 }
 
-// Reloads by the hundred, with nodes that come and go and weights that change, cost no request.
+// A thousand reloads, with nodes that come and go and weights that change, cost no request.
 func TestReloadUnderLoad(t *testing.T) {
 	h := newHosts(t)
 	require.NoError(t, h.balancer.Router())
@@ -121,7 +121,7 @@ services`, `8080", weight: 3}
 services`, "- {name: web6", `- {name: extra, vip: 10.9.100.7, farm: v4}
   - {name: web6`).Replace(text)
 	require.NotEqual(t, text, other)
-	const reloads = 300
+	const reloads = 1000
 	for i := range reloads {
 		p.write([]string{other, text}[i%2])
 		require.NoError(t, (&client{socket: p.socket}).call(t.Context(), http.MethodPost, "/api/v1/reload", nil, nil))

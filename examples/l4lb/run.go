@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/examples/internal/sdnotify"
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/policy"
 )
 
 // instance is a running balancer.
@@ -29,9 +28,10 @@ type instance struct {
 	follow  follower // tells the device about other virtual addresses
 
 	mu          sync.Mutex
-	collector   io.Closer // of flows, nil without
+	exporting   *exporting // of flows, nil without
 	conf        *config
 	pools       *pools
+	table       *policy.Table[*dataplane.Service]
 	wishes      wishes
 	draining    bool
 	loaded      time.Time
@@ -40,8 +40,8 @@ type instance struct {
 	reloadError string
 }
 
-// follower has a device or the kernel follow the virtual addresses.
-type follower func(c *config) error
+// follower brings the packets to these destinations here, and those to no others.
+type follower func(routed []netip.Prefix) error
 
 // runOptions are what the command line says.
 type runOptions struct {
@@ -61,8 +61,7 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		in.wishes = saved.Wishes
 		in.wishes.prune(c)
 	}
-	table, err := c.compile(in.pools, nil, in.wishes)
-	if err != nil {
+	if in.table, err = c.compile(in.pools, nil, in.wishes); err != nil {
 		return err
 	}
 	if err := c.preflight(); err != nil {
@@ -80,7 +79,7 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		})
 	}
 	cfg := dataplane.Config{
-		Policies: table, MaxSessions: c.Sessions, MaxAssociations: c.Associations, Foreign: c.Foreign, PingNodes: c.PingNodes, Addrs: c.Device.Addresses, Logger: log,
+		Policies: in.table, MaxSessions: c.Sessions, MaxAssociations: c.Associations, Foreign: c.Foreign, PingNodes: c.PingNodes, Addrs: c.Device.Addresses, Logger: log,
 	}
 	// The socket comes first: it keeps a second instance from taking the first one's device away.
 	if in.admin, err = openAdmin(c.Admin, log, in.handler()); err != nil {
@@ -109,7 +108,12 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		in.admin.close()
 		return err
 	}
-	if err := in.export(c); err != nil {
+	if in.exporting, err = c.Flows.open(); err != nil {
+		in.admin.close()
+		return err
+	}
+	defer func() { in.exporting.close() }()
+	if err := in.plane.SetFlowExport(in.exporting.config()); err != nil {
 		in.admin.close()
 		return err
 	}
@@ -171,99 +175,6 @@ func (in *instance) watch(ctx context.Context) error {
 	return nil
 }
 
-// reload puts the file in force without disturbing a session, or changes nothing.
-func (in *instance) reload() error {
-	c, err := load(in.file)
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if err == nil {
-		err = in.apply(c)
-	}
-	if err != nil {
-		in.refused++
-		in.reloadError = err.Error()
-		in.log.Error("the old configuration stays in force", "err", err)
-		return err
-	}
-	in.reloads++
-	in.reloadError, in.loaded = "", time.Now()
-	in.log.Info("configuration reloaded", "file", in.file)
-	return nil
-}
-
-// apply puts c in force; in.mu is held.
-func (in *instance) apply(c *config) error {
-	old := in.conf
-	if fixed := fixedChanges(old, c); len(fixed) > 0 {
-		return fmt.Errorf("%v cannot change while running; restart for that", fixed)
-	}
-	if err := in.admin.reload(); err != nil {
-		return err
-	}
-	if err := c.preflightVIPs(); err != nil {
-		return err
-	}
-	wish := wishes{}
-	for k, v := range in.wishes {
-		wish[k] = v
-	}
-	wish.prune(c)
-	// Nodes first, so that new policies meet new nodes; a farm that is gone loses its pool last.
-	next := newPools(in.pools.ids)
-	for name, fm := range c.Farms {
-		pool := in.pools.byFarm[name]
-		if pool == nil {
-			continue
-		}
-		if a, b := fm.config(nil), old.Farms[name].config(nil); *a != *b {
-			if _, err := pool.Reconfigure(fm.config(in.pools.ids), fm.nodes(name, wish)...); err != nil {
-				return fmt.Errorf("farm %s: %w", name, err)
-			}
-		}
-		if err := in.plane.SetNodes(pool, fm.nodes(name, wish)...); err != nil {
-			return fmt.Errorf("farm %s: %w", name, err)
-		}
-		next.byFarm[name] = pool
-	}
-	table, err := c.compile(next, in.pools, wish)
-	if err != nil {
-		return err
-	}
-	if err := in.plane.Apply(table); err != nil {
-		return err
-	}
-	if err := in.follow(c); err != nil {
-		return err
-	}
-	if err := in.export(c); err != nil {
-		return err
-	}
-	in.conf, in.pools, in.wishes = c, next, wish
-	if err := in.roster.Set(c.setup()); err != nil {
-		return err
-	}
-	for _, node := range c.unchecked() {
-		in.plane.SetUp(node, true) // it may have had a check that failed
-	}
-	return nil
-}
-
-// fixedChanges names what c has otherwise and cannot change while running.
-func fixedChanges(old, c *config) (names []string) {
-	for _, x := range []struct {
-		name string
-		a, b any
-	}{
-		{"device", old.Device, c.Device}, {"sessions", old.Sessions, c.Sessions}, {"associations", old.Associations, c.Associations}, {"foreign", old.Foreign, c.Foreign},
-		{"ping-nodes", old.PingNodes, c.PingNodes}, {"admin", old.Admin, c.Admin}, {"state", old.State, c.State},
-	} {
-		if fmt.Sprint(x.a) != fmt.Sprint(x.b) {
-			names = append(names, x.name)
-		}
-	}
-	return names
-}
-
 // wish asks something of a node: nil is what the file says.
 func (in *instance) wish(name string, want *adminState) (*nodeReply, error) {
 	in.mu.Lock()
@@ -318,13 +229,3 @@ func hosts(routed []netip.Prefix) (addrs []netip.Addr, err error) {
 
 // background runs something beside the packets until the context is done.
 type background func(what string, f func(context.Context) error)
-
-// difference returns what is in a and not in b.
-func difference(a, b []netip.Prefix) (d []netip.Prefix) {
-	for _, p := range a {
-		if !slices.Contains(b, p) {
-			d = append(d, p)
-		}
-	}
-	return d
-}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// reload puts the file in force without disturbing a session, or changes nothing.
+func (in *instance) reload() error {
+	c, err := load(in.file)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err == nil {
+		err = in.apply(c)
+	}
+	if err != nil {
+		in.refused++
+		in.reloadError = err.Error()
+		in.log.Error("the old configuration stays in force", "err", err)
+		return err
+	}
+	in.reloads++
+	in.reloadError, in.loaded = "", time.Now()
+	in.log.Info("configuration reloaded", "file", in.file)
+	return nil
+}
+
+// apply puts c in force, or nothing of it; in.mu is held.
+func (in *instance) apply(c *config) error {
+	if fixed := fixedChanges(in.conf, c); len(fixed) > 0 {
+		return fmt.Errorf("%v cannot change while running; restart for that", fixed)
+	}
+	steps, commit, err := in.steps(c)
+	if err != nil {
+		return err
+	}
+	if err := transact(steps); err != nil {
+		return err
+	}
+	commit()
+	return nil
+}
+
+// step is a part of a change. A step that fails may be half done: undo brings back what was before it in any case.
+type step struct {
+	name     string
+	do, undo func() error
+}
+
+// transact does all steps, or none.
+func transact(steps []step) error {
+	for i, s := range steps {
+		err := s.do()
+		if err == nil {
+			continue
+		}
+		for _, done := range slices.Backward(steps[:i+1]) {
+			if back := done.undo(); back != nil {
+				err = errors.Join(err, fmt.Errorf("and then, taking %s back: %w", done.name, back))
+			}
+		}
+		return err
+	}
+	return nil
+}
+
+// steps is the way from the configuration in force to c: first what others may refuse, then what costs nobody a session, and at last the nodes,
+// since the sessions of a node that is taken away are gone. commit ends it and cannot fail.
+func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
+	old, was := in.conf, in.exporting
+	secrets, err := in.admin.readSecrets()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.preflightVIPs(); err != nil {
+		return nil, nil, err
+	}
+	wish := maps.Clone(in.wishes)
+	wish.prune(c)
+	next := newPools(in.pools.ids)
+	for name, fm := range c.Farms {
+		// A pool has nodes of one family.
+		if before := old.Farms[name]; before != nil && before.is4() == fm.is4() {
+			next.byFarm[name] = in.pools.byFarm[name]
+		}
+	}
+	kept := maps.Clone(next.byFarm)
+	table, err := c.compile(next, in.pools, wish)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := was
+	if old.Flows == nil || c.Flows == nil || *old.Flows != *c.Flows {
+		steps = append(steps, step{"the flow export", func() (err error) {
+			if now, err = c.Flows.open(); err != nil {
+				return err
+			}
+			return in.plane.SetFlowExport(now.config())
+		}, func() error {
+			err := in.plane.SetFlowExport(was.config())
+			if now != was {
+				now.close()
+			}
+			return err
+		}})
+	}
+	both := union(old.routed(), c.routed())
+	steps = append(steps, step{"the routes", func() error { return in.follow(both) }, func() error { return in.follow(old.routed()) }})
+	steps = append(steps, step{"the policies", func() error { return in.plane.Apply(table) }, func() error { return in.plane.Apply(in.table) }})
+	for _, name := range slices.Sorted(maps.Keys(kept)) {
+		pool, fm, before := kept[name], c.Farms[name], old.Farms[name]
+		set := func(to *farm, wish wishes, configure bool) error {
+			nodes := to.nodes(name, wish)
+			if configure {
+				if _, err := pool.Reconfigure(to.config(in.pools.ids), nodes...); err != nil {
+					return fmt.Errorf("farm %s: %w", name, err)
+				}
+			}
+			if err := in.plane.SetNodes(pool, nodes...); err != nil {
+				return fmt.Errorf("farm %s: %w", name, err)
+			}
+			return nil
+		}
+		other := *fm.config(nil) != *before.config(nil)
+		if other || !slices.Equal(fm.nodes(name, wish), before.nodes(name, in.wishes)) {
+			steps = append(steps, step{"farm " + name, func() error { return set(fm, wish, other) }, func() error { return set(before, in.wishes, other) }})
+		}
+	}
+	steps = append(steps, step{"the checks", func() error { return in.roster.Set(c.setup()) }, func() error { return in.roster.Set(old.setup()) }})
+	return steps, func() {
+		in.conf, in.pools, in.table, in.wishes, in.exporting = c, next, table, wish, now
+		in.admin.secrets.Store(secrets)
+		if was != now {
+			was.close()
+		}
+		for name, fm := range c.Farms {
+			if before := old.Farms[name]; !fm.checked() && before != nil && before.checked() {
+				for _, n := range fm.Nodes {
+					in.plane.SetUp(nodeName(name, n.Name), true) // its check may have failed
+				}
+			}
+		}
+		if err := in.follow(c.routed()); err != nil {
+			in.log.Warn("what came here for virtual addresses that are gone still does", "err", err)
+		}
+	}, nil
+}
+
+// fixedChanges names what c has otherwise and cannot change while running.
+func fixedChanges(old, c *config) (names []string) {
+	for _, x := range []struct {
+		name string
+		a, b any
+	}{
+		{"device", old.Device, c.Device}, {"sessions", old.Sessions, c.Sessions}, {"associations", old.Associations, c.Associations}, {"foreign", old.Foreign, c.Foreign},
+		{"ping-nodes", old.PingNodes, c.PingNodes}, {"admin", old.Admin, c.Admin}, {"state", old.State, c.State},
+	} {
+		if fmt.Sprint(x.a) != fmt.Sprint(x.b) {
+			names = append(names, x.name)
+		}
+	}
+	return names
+}
+
+// union returns what is in a or b.
+func union(a, b []netip.Prefix) []netip.Prefix { return slices.Concat(a, difference(b, a)) }
+
+// difference returns what is in a and not in b.
+func difference(a, b []netip.Prefix) (d []netip.Prefix) {
+	for _, p := range a {
+		if !slices.Contains(b, p) {
+			d = append(d, p)
+		}
+	}
+	return d
+}
