@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/policy"
@@ -25,6 +26,25 @@ func newPools(ids *steering.IDs) *pools {
 		ids = &steering.IDs{}
 	}
 	return &pools{ids: ids, byFarm: map[string]*steering.Pool{}, tls: map[string]*tlsFarm{}}
+}
+
+// id is the number of a node, by its full name.
+func (ps *pools) id(name string) (steering.NodeID, bool) {
+	farm, _, _ := strings.Cut(name, "/")
+	if pool := ps.byFarm[farm]; pool != nil {
+		return pool.ID(name)
+	}
+	return 0, false
+}
+
+// name is the full name of a node; "" if it is gone.
+func (ps *pools) name(id steering.NodeID) string {
+	for _, pool := range ps.byFarm {
+		if st, ok := pool.Status(id); ok {
+			return st.Node.Name
+		}
+	}
+	return ""
 }
 
 // compile makes the policies, with pools for farms that are new in ps. What was learned of TLS sessions comes from old, if that is not nil.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/examples/internal/rig"
 )
 
 // TestCommands uses every command on one running balancer.
@@ -116,7 +118,25 @@ func TestCommands(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "this program knows version 1")
 	require.Contains(t, p.status().Config.Error, "version 1")
+	// A file that nothing is wrong with, and that cannot be put in force: nothing of it is.
+	p.write(strings.Replace(text, "version: 1", "version: 1\nflow-export: {collector: \"[2001:db8::9]:4739\"}", 1) + "  - {name: extra, vip: 10.9.100.3, protocol: tcp, port: 80, farm: v4}\n")
+	out, err = p.l4lb("reload")
+	require.Error(t, err)
+	require.Contains(t, out, "unreachable")
+	require.NotContains(t, rig.Shell(t, h.balancer, "ip route"), "10.9.100.3")
+	require.NotContains(t, p.must("status"), "extra")
+	p.write(text)
+	p.must("reload")
 	p.doors(t)
+
+	// The balancer drains, and does so after a restart, too.
+	require.NoError(t, (&client{socket: p.socket}).call(t.Context(), http.MethodPut, "/api/v1/drain", drainRequest{true}, nil))
+	p.stop()
+	p.run()
+	p.eventually("it answers", func() bool { _, err := (&client{socket: p.socket}).status(t.Context()); return err == nil })
+	require.True(t, p.status().Draining)
+	require.NoError(t, (&client{socket: p.socket}).call(t.Context(), http.MethodPut, "/api/v1/drain", drainRequest{}, nil))
+	p.ready()
 }
 
 // doors looks behind the doors of the admin interface that are not the API's.

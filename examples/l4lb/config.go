@@ -69,7 +69,7 @@ func (d *deviceType) UnmarshalText(b []byte) error {
 
 // state is where sessions are kept over a restart.
 type state struct {
-	File  string        `yaml:"file" doc:"File for the sessions and for what was asked of nodes over the admin interface. Without it both end with the program." default:"l4lb.state in $STATE_DIRECTORY, if systemd set that"`
+	File  string        `yaml:"file" doc:"File for the sessions, the TLS sessions of tls-persistence, and what was asked over the admin interface of nodes and of the balancer. Without it these end with the program." default:"l4lb.state in $STATE_DIRECTORY, if systemd set that"`
 	Every time.Duration `yaml:"every" doc:"How often it is written while running, besides at the end." default:"30s"`
 }
 

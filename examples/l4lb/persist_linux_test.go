@@ -35,6 +35,7 @@ func TestTLSPersistence(t *testing.T) {
 flow-export: {collector: "%v", active: 1s, inactive: 1s}
 device: {type: tun, interfaces: [e1, e2]}
 admin: {socket: SOCKET}
+state: {file: DIR/state, every: 1s}
 farms:
   tls:
     metric: roundrobin
@@ -107,4 +108,37 @@ services:
 	require.Greater(t, n, 16)
 	require.Equal(t, []byte{0, 10}, b[:2], "version of IPFIX")
 	p.eventually("it is counted", func() bool { return p.status().Flows.Reported > 0 })
+	p.resumed(t, openssl, filepath.Join(dir, "session"))
+}
+
+// resumed has a client resume one session over restarts: in good order, and after a kill.
+func (p *process) resumed(t *testing.T, openssl, session string) {
+	t.Helper()
+	client := func(args ...string) (out string) {
+		require.NoError(t, p.h.client.Do(func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, openssl, append([]string{"s_client", "-connect", "10.9.100.1:443", "-no_ticket", "-tls1_2"}, args...)...)
+			b, err := cmd.CombinedOutput()
+			out = string(b)
+			return err
+		}), "%s", out)
+		return out
+	}
+	require.Contains(t, client("-sess_out", session), "\nNew, ")
+	// Servers take turns for clients that nothing is known of: of four connections, two would meet the wrong one.
+	for range 4 {
+		require.Contains(t, client("-sess_in", session), "\nReused, ")
+	}
+	for _, end := range []func(){p.stop, p.kill} {
+		before := p.status().Now
+		p.eventually("the state is saved", func() bool { return p.stateAge(before) })
+		end()
+		p.run()
+		p.ready()
+		for range 4 {
+			require.Contains(t, client("-sess_in", session), "\nReused, ")
+		}
+	}
+	require.Contains(t, p.log.String(), "TLS sessions restored")
 }

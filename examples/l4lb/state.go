@@ -2,27 +2,41 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"time"
 )
 
-// saved is the first line of the state file; the data plane's own state follows it.
+// saved is the first line of the state file; the snapshots of TLS sessions follow it, and the data plane's own state.
 type saved struct {
-	Version int       `json:"version"`
-	At      time.Time `json:"at"`
-	Wishes  wishes    `json:"wishes"`
-	Up      []string  `json:"up"` // nodes that were up: they serve at once, until their check says otherwise
+	Version  int        `json:"version"`
+	At       time.Time  `json:"at"`
+	Wishes   wishes     `json:"wishes"`
+	Draining bool       `json:"draining"`
+	Up       []string   `json:"up"`  // nodes that were up: they serve at once, until their check says otherwise
+	TLS      []savedTLS `json:"tls"` // in the order in which they follow
 
 	rest *bufio.Reader
 	file *os.File
 }
+
+// savedTLS is a snapshot of a service's TLS sessions.
+type savedTLS struct {
+	Service  string `json:"service"`
+	Settings string `json:"settings"`
+	Length   int    `json:"length"`
+}
+
+// stateVersion is what is written; 1 is without TLS sessions.
+const stateVersion = 2
 
 // freshState is how old a state may be for its nodes to be believed up. Sessions look after their own age.
 const freshState = 2 * time.Minute
@@ -42,12 +56,12 @@ func (in *instance) readState() *saved {
 		return nil
 	}
 	s := &saved{rest: bufio.NewReader(f), file: f}
-	line, err := s.rest.ReadSlice('\n')
+	line, err := s.rest.ReadBytes('\n')
 	if err == nil {
 		err = json.Unmarshal(line, s)
 	}
-	if err == nil && s.Version != 1 {
-		err = fmt.Errorf("version %d: this program knows version 1", s.Version)
+	if err == nil && (s.Version < 1 || s.Version > stateVersion) {
+		err = fmt.Errorf("version %d: this program knows versions 1 to %d", s.Version, stateVersion)
 	}
 	if err != nil {
 		f.Close()
@@ -71,12 +85,30 @@ func (in *instance) restore(s *saved) {
 			in.plane.SetUp(node, true)
 		}
 	}
+	in.draining = s.Draining
+	in.plane.Drain(s.Draining)
+	for _, x := range s.TLS {
+		in.restoreTLS(x, io.LimitReader(s.rest, int64(x.Length)))
+	}
 	n, err := in.plane.Restore(s.rest)
 	if err != nil {
 		in.log.Warn("saved sessions refused", "err", err)
 		return
 	}
 	in.log.Info("sessions restored", "sessions", n.Sessions, "associations", n.Associations, "unknown", n.Unknown, "refused", n.Refused, "saved", s.At)
+}
+
+// restoreTLS takes a service's TLS sessions over, if it still has the same settings.
+func (in *instance) restoreTLS(x savedTLS, r io.Reader) {
+	if t := in.pools.tls[x.Service]; t != nil && t.settings == x.Settings {
+		n, err := t.farm.Restore(r, time.Now(), in.pools.id)
+		if err != nil {
+			in.log.Warn("saved TLS sessions refused", "service", x.Service, "err", err)
+		} else {
+			in.log.Info("TLS sessions restored", "service", x.Service, "sessions", n.Restored, "expired", n.Expired, "unknown", n.Unknown, "refused", n.Refused)
+		}
+	}
+	_, _ = io.Copy(io.Discard, r) // what follows is told by what comes next
 }
 
 // keepState writes the state now and then, so that a crash loses little.
@@ -104,7 +136,17 @@ func (in *instance) writeState() {
 	if name == "" {
 		return
 	}
-	s := saved{Version: 1, At: time.Now(), Wishes: in.wishes}
+	s := saved{Version: stateVersion, At: time.Now(), Wishes: in.wishes, Draining: in.draining}
+	var tls bytes.Buffer
+	for _, service := range slices.Sorted(maps.Keys(in.pools.tls)) {
+		t, before := in.pools.tls[service], tls.Len()
+		if err := t.farm.WriteSnapshot(&tls, s.At, in.pools.name); err != nil {
+			in.log.Error("TLS sessions not saved", "service", service, "err", err)
+			tls.Truncate(before)
+			continue
+		}
+		s.TLS = append(s.TLS, savedTLS{service, t.settings, tls.Len() - before})
+	}
 	for _, pool := range in.pools.byFarm {
 		for _, st := range pool.All() {
 			if st.Up {
@@ -115,6 +157,9 @@ func (in *instance) writeState() {
 	slices.Sort(s.Up)
 	if err := writeAtomically(name, func(w io.Writer) error {
 		if err := json.NewEncoder(w).Encode(s); err != nil {
+			return err
+		}
+		if _, err := tls.WriteTo(w); err != nil {
 			return err
 		}
 		_, err := in.plane.WriteTo(w)
