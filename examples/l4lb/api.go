@@ -105,6 +105,7 @@ type nodeReply struct {
 	Reason   string                `json:"reason" doc:"Why it is in this state, for people."`
 	Up       bool                  `json:"up" doc:"Its health."`
 	Health   healthReply           `json:"health" doc:"What its check found."`
+	Agent    string                `json:"agent,omitempty" doc:"What its agent asks for."`
 	Admin    steering.AdminState   `json:"admin" doc:"What the operator wants of it."`
 	Asked    bool                  `json:"asked" doc:"That was asked over the admin interface, against the file."`
 	Backup   bool                  `json:"backup" doc:"Used only when no other node can be."`

@@ -47,6 +47,19 @@ func (ps *pools) name(id steering.NodeID) string {
 	return ""
 }
 
+// up are the full names of the nodes that are up.
+func (ps *pools) up() map[string]bool {
+	names := map[string]bool{}
+	for _, pool := range ps.byFarm {
+		for _, st := range pool.All() {
+			if st.Up {
+				names[st.Node.Name] = true
+			}
+		}
+	}
+	return names
+}
+
 // compile makes the policies, with pools for farms that are new in ps. What was learned of TLS sessions comes from old, if that is not nil.
 func (c *config) compile(ps, old *pools, wish wishes) (*policy.Table[*dataplane.Service], error) {
 	var errs []error

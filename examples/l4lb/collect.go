@@ -123,7 +123,12 @@ func (in *instance) farms(r *statusReply, c *config, ps *pools, wish wishes) (us
 				Weight: max(0, cmp.Or(st.Node.Weight, 1)), Share: st.Share, Warmth: st.Warmth, Pressure: st.Pressure, Sessions: st.Sessions, Max: n.MaxSessions,
 				Response: st.ResponseTime.Seconds(), Traffic: traffic(byID[id]), Health: in.health(fm, full),
 			}
-			x.Reason = in.reason(&x, full)
+			said := in.agentOf(full)
+			if st.Advice.MaxSessions > 0 {
+				x.Max = st.Advice.MaxSessions
+			}
+			x.Agent = agentText(said)
+			x.Reason = in.reason(&x, full, said)
 			if st.State == steering.Available {
 				reply.Usable++
 			}
@@ -147,7 +152,7 @@ func (in *instance) health(fm *farm, full string) (h healthReply) {
 		h = in.element(full)
 	}
 	p, ok := in.roster.Port(full, nodePort)
-	if !ok {
+	if !ok || !fm.checked() && fm.Agent == nil {
 		return h
 	}
 	h.Checked, h.State, h.Since, h.By = true, p.State, p.Since, p.By
@@ -167,10 +172,33 @@ func (in *instance) element(name string) healthReply {
 	return h
 }
 
+// agentText is what an agent asks for, for people.
+func agentText(a healthcheck.AgentReport) string {
+	var words []string
+	if a.HasWeight {
+		words = append(words, fmt.Sprintf("%d %% of the weight", a.Weight))
+	}
+	if a.HasMaxConn {
+		words = append(words, fmt.Sprintf("at most %d sessions", a.MaxConn))
+	}
+	if a.Admin == healthcheck.AgentDrain || a.Admin == healthcheck.AgentMaint {
+		words = append(words, a.Admin.String())
+	}
+	if a.Verdict == healthcheck.Fail {
+		words = append(words, strings.TrimSpace("down "+a.Reason))
+	}
+	return strings.Join(words, ", ")
+}
+
 // reason says why a node is in its state.
-func (in *instance) reason(n *nodeReply, full string) string {
+func (in *instance) reason(n *nodeReply, full string, said healthcheck.AgentReport) string {
 	who := "the file says so"
-	if n.Asked {
+	switch {
+	case n.Admin == steering.Enabled && (said.Admin == healthcheck.AgentDrain || said.Admin == healthcheck.AgentMaint):
+		who = "its agent says " + said.Admin.String()
+	case n.Admin == steering.Enabled && said.HasMaxConn && said.MaxConn == 0:
+		who = "its agent says at most 0 sessions"
+	case n.Asked:
 		who = "asked over the admin interface"
 	}
 	switch n.State {
@@ -186,6 +214,12 @@ func (in *instance) reason(n *nodeReply, full string) string {
 		}
 		return "not checked"
 	case steering.DownNow:
+		switch {
+		case said.Admin == healthcheck.AgentMaint:
+			return "its agent says maint"
+		case said.Verdict == healthcheck.Fail:
+			return strings.TrimSpace("its agent says down " + said.Reason)
+		}
 		text, err := in.roster.Explain(full, nodePort)
 		switch {
 		case err != nil:
@@ -206,6 +240,9 @@ func (in *instance) reason(n *nodeReply, full string) string {
 	case steering.AdminDisabled:
 		return "gets nothing: " + who
 	case steering.WeightIsZero:
+		if said.HasWeight && said.Weight == 0 {
+			return "its agent says 0 %"
+		}
 		return "its weight is 0"
 	case steering.Recovering:
 		return "came up a short while ago"

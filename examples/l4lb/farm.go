@@ -9,6 +9,8 @@ import (
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/examples/internal/conf"
+	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/healthcheck/probe"
 	"github.com/lbprim/lbprim/steering"
 )
 
@@ -30,8 +32,16 @@ type farm struct {
 	Seed      uint64              `yaml:"seed" doc:"Of hashes and turns; balancers that must agree share one." default:"0"`
 	Ageing    ageing              `yaml:"ageing" doc:"For how long sessions are remembered."`
 	Check     *check              `yaml:"check" doc:"How nodes are checked. Without it and a policy, they count as up."`
+	Agent     *agent              `yaml:"agent" doc:"Ask an agent on each node, in the format of HAProxy's agent check, which can set its weight and limit of sessions, drain it, take it out of service, or say that it is down. It revives no node that its check or policy has down."`
 	Policy    expr                `yaml:"policy" doc:"When a node is up: a boolean expression over elements and policies, and 'self', the node's own check. Such as 'self AND (db1 OR db2)'." default:"self"`
 	Nodes     []*node             `yaml:"nodes,required" doc:"The servers."`
+}
+
+type agent struct {
+	Port     uint16        `yaml:"port,required" doc:"TCP port of the agent."`
+	Interval time.Duration `yaml:"interval" doc:"Time between questions." default:"5s"`
+	Timeout  time.Duration `yaml:"timeout" doc:"Time for the answer." default:"the interval"`
+	Send     string        `yaml:"send" doc:"What to send it first." default:"nothing"`
 }
 
 type clients struct {
@@ -109,6 +119,16 @@ func (fm *farm) validate(f *conf.File, path, name string, d device) {
 	if fm.Check != nil {
 		fm.Check.validate(f, path+".check")
 	}
+	if a := fm.Agent; a != nil {
+		to := healthcheck.Check{ID: "x", Target: netip.MustParseAddrPort("192.0.2.1:1")}
+		a.fill(&to)
+		for _, err := range joined(to.Validate()) {
+			f.Add(path+".agent", "%v", err)
+		}
+		if a.Port == 0 && !f.Faulty(path+".agent") {
+			f.Add(path+".agent.port", "0: want 1 to 65535")
+		}
+	}
 	fm.validateForward(f, path, first, d)
 	if fm.Policy.usesSelf() && fm.Check == nil {
 		f.Add(path+".policy", "self: the farm has no check")
@@ -167,6 +187,12 @@ func (fm *farm) is4() bool { return fm.Nodes[0].Address.Addr().Is4() }
 
 // checked reports whether anything decides about the nodes' health.
 func (fm *farm) checked() bool { return fm.Check != nil || !fm.Policy.IsZero() }
+
+// fill puts the agent check into c.
+func (a *agent) fill(to *healthcheck.Check) {
+	to.Interval, to.Timeout, to.Prober = a.Interval, a.Timeout, probe.Agent{Send: a.Send}
+	to.Target = netip.AddrPortFrom(to.Target.Addr(), a.Port)
+}
 
 // nodes are the library's nodes. wish says what was asked of nodes over the admin interface.
 func (fm *farm) nodes(name string, wish wishes) (nodes []steering.Node) {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -63,7 +62,7 @@ const nodePort = "node"
 // healthPolicy is what the policy of a node is called.
 func healthPolicy(node string) string { return "health of " + node }
 
-// setup is what the roster checks: an element for each check, and a server for each node that something decides about.
+// setup is what the roster checks: an element for each check, and a server for each node. Nodes that nothing decides about are up.
 func (c *config) setup() (s healthcheck.Setup) {
 	for _, name := range slices.Sorted(maps.Keys(c.Elements)) {
 		e := c.Elements[name]
@@ -76,9 +75,6 @@ func (c *config) setup() (s healthcheck.Setup) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Farms)) {
 		fm := c.Farms[name]
-		if !fm.checked() {
-			continue
-		}
 		for _, n := range fm.Nodes {
 			full := nodeName(name, n.Name)
 			port := healthcheck.Port{Name: nodePort, Port: max(1, n.Address.Port())}
@@ -92,25 +88,53 @@ func (c *config) setup() (s healthcheck.Setup) {
 				s.Policies = append(s.Policies, healthcheck.Policy{Name: healthPolicy(full), Expr: fm.Policy.of(full)})
 				port.Element, port.Policy = "", healthPolicy(full)
 			}
-			s.Servers = append(s.Servers, healthcheck.Server{Name: full, Addr: n.Address.Addr(), Ports: []healthcheck.Port{port}})
+			server := healthcheck.Server{Name: full, Addr: n.Address.Addr(), Ports: []healthcheck.Port{port}}
+			if fm.Agent != nil {
+				server.AgentCheck.Target = n.Address.AddrPort
+				fm.Agent.fill(&server.AgentCheck)
+				server.Agent = server.AgentCheck.Prober
+			}
+			s.Servers = append(s.Servers, server)
 		}
 	}
 	return s
 }
 
-// newRoster returns a roster that tells the plane.
-func newRoster(plane *dataplane.Plane, cfg healthcheck.Config) (*healthcheck.Roster, error) {
-	observe := plane.ObserveHealth()
+// newRoster has the plane follow a roster. What the roster says of agents can be said again by advise.
+func (in *instance) newRoster(cfg healthcheck.Config) error {
+	observe := in.plane.ObserveHealth()
 	cfg.OnResult = func(c healthcheck.Check, r healthcheck.Result, st healthcheck.Status) {
-		c.ID = strings.TrimPrefix(c.ID, "element:")
-		observe(c, r, st)
-	}
-	return healthcheck.NewRoster(&healthcheck.RosterConfig{Monitor: cfg, OnPort: func(t healthcheck.PortTransition) {
-		switch {
-		case t.Status.Usable:
-			plane.SetUp(t.Status.Server, true)
-		case t.Status.State == healthcheck.Failed:
-			plane.SetUp(t.Status.Server, false)
+		name, ours := strings.CutPrefix(c.ID, "element:")
+		if c.ID = name; ours {
+			observe(c, r, st)
 		}
-	}})
+	}
+	onPort, onAgent, err := in.plane.ApplyRoster(healthcheck.SlowStart{}) // the farms' pools have slow starts of their own
+	if err != nil {
+		return err
+	}
+	in.advise = onAgent
+	in.roster, err = healthcheck.NewRoster(&healthcheck.RosterConfig{Monitor: cfg, OnPort: onPort, OnAgent: onAgent})
+	return err
+}
+
+// adviseAgain tells the plane what a node's agent has said, since the node or the agent is another one.
+func (in *instance) adviseAgain(full string) {
+	said := in.agentOf(full)
+	for {
+		in.advise(full, said)
+		again := in.agentOf(full)
+		if again == said {
+			return
+		}
+		said = again // meanwhile it has said something new
+	}
+}
+
+// agentOf is what a node's agent has said, in sum.
+func (in *instance) agentOf(full string) (said healthcheck.AgentReport) {
+	if st, ok := in.roster.Server(full); ok && st.Agent != nil {
+		said = *st.Agent
+	}
+	return said
 }

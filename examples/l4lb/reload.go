@@ -130,7 +130,16 @@ func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
 			steps = append(steps, step{"farm " + name, func() error { return set(fm, wish, other) }, func() error { return set(before, in.wishes, other) }})
 		}
 	}
-	steps = append(steps, step{"the checks", func() error { return in.roster.Set(c.setup()) }, func() error { return in.roster.Set(old.setup()) }})
+	up := in.pools.up()
+	steps = append(steps, step{"the checks", func() error { return in.roster.Set(c.setup()) }, func() error {
+		err := in.roster.Set(old.setup())
+		for node := range in.pools.up() {
+			if !up[node] {
+				in.plane.SetUp(node, false) // c has no check for it, and so took it for up
+			}
+		}
+		return err
+	}})
 	return steps, func() {
 		in.conf, in.pools, in.table, in.wishes, in.exporting = c, next, table, wish, now
 		in.admin.secrets.Store(secrets)
@@ -138,16 +147,28 @@ func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
 			was.close()
 		}
 		for name, fm := range c.Farms {
-			if before := old.Farms[name]; !fm.checked() && before != nil && before.checked() {
-				for _, n := range fm.Nodes {
-					in.plane.SetUp(nodeName(name, n.Name), true) // its check may have failed
-				}
-			}
+			in.adviseChanged(name, old.Farms[name], fm)
 		}
 		if err := in.follow(c.routed()); err != nil {
 			in.log.Warn("what came here for virtual addresses that are gone still does", "err", err)
 		}
 	}, nil
+}
+
+// adviseChanged has the plane look again at the nodes of which its agent's limit of sessions, or the agent, is another one.
+func (in *instance) adviseChanged(name string, old, fm *farm) {
+	if old == nil {
+		return
+	}
+	limits := map[string]int{}
+	for _, n := range old.Nodes {
+		limits[n.Name] = n.MaxSessions
+	}
+	for _, n := range fm.Nodes {
+		if limit, ok := limits[n.Name]; ok && (limit != n.MaxSessions || old.Agent != nil && (fm.Agent == nil || *fm.Agent != *old.Agent)) {
+			in.adviseAgain(nodeName(name, n.Name))
+		}
+	}
 }
 
 // fixedChanges names what c has otherwise and cannot change while running.

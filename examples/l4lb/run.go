@@ -22,6 +22,7 @@ type instance struct {
 	log     *slog.Logger
 	plane   *dataplane.Plane
 	roster  *healthcheck.Roster
+	advise  func(node string, said healthcheck.AgentReport) // the plane, of what agents say
 	admin   *adminServer
 	notify  sdnotify.Notifier
 	started time.Time
@@ -100,7 +101,7 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		return err
 	}
 	defer in.plane.Close()
-	if in.roster, err = newRoster(in.plane, healthcheck.Config{Logger: log}); err != nil {
+	if err := in.newRoster(healthcheck.Config{Logger: log}); err != nil {
 		in.admin.close()
 		return err
 	}

@@ -147,14 +147,7 @@ func (in *instance) writeState() {
 		}
 		s.TLS = append(s.TLS, savedTLS{service, t.settings, tls.Len() - before})
 	}
-	for _, pool := range in.pools.byFarm {
-		for _, st := range pool.All() {
-			if st.Up {
-				s.Up = append(s.Up, st.Node.Name)
-			}
-		}
-	}
-	slices.Sort(s.Up)
+	s.Up = slices.Sorted(maps.Keys(in.pools.up()))
 	if err := writeAtomically(name, func(w io.Writer) error {
 		if err := json.NewEncoder(w).Encode(s); err != nil {
 			return err
