@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/lbprim/lbprim/healthcheck"
 )
 
 // reload puts the file in force without disturbing a session, or changes nothing.
@@ -132,10 +134,14 @@ func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
 	}
 	up := in.pools.up()
 	steps = append(steps, step{"the checks", func() error { return in.roster.Set(c.setup()) }, func() error {
-		err := in.roster.Set(old.setup())
+		// What c took for up, since it has no check for it, is to be forgotten.
+		setup := old.setup()
+		known := setup
+		known.Servers = slices.DeleteFunc(slices.Clone(setup.Servers), func(s healthcheck.Server) bool { return !up[s.Name] })
+		err := errors.Join(in.roster.Set(known), in.roster.Set(setup))
 		for node := range in.pools.up() {
 			if !up[node] {
-				in.plane.SetUp(node, false) // c has no check for it, and so took it for up
+				in.plane.SetUp(node, false)
 			}
 		}
 		return err
