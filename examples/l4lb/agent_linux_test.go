@@ -95,13 +95,18 @@ func TestAgents(t *testing.T) {
 		}
 	}
 	says[0].Store("drain 100%")
-	p.eventually("it drains", func() bool { return node("v4", "s1").State.String() == "draining" && node("v6", "s1").State.String() == "draining" })
+	p.eventually("it drains", func() bool {
+		return node("v4", "s1").State.String() == "draining" && node("v6", "s1").State.String() == "draining"
+	})
 	require.Equal(t, 5, node("v4", "s1").Max)
 	// Without agents, nobody has said anything.
 	p.write(plain)
 	p.must("reload")
 	for _, farm := range []string{"v4", "v6"} {
-		p.eventually("no agent, no advice", func() bool { n := node(farm, "s1"); return n.State.String() == "available" && n.Agent == "" && n.Max == 0 })
+		p.eventually("no agent, no advice", func() bool {
+			n := node(farm, "s1")
+			return n.State.String() == "available" && n.Agent == "" && n.Max == 0
+		})
 	}
 	// A limit of the file that is raised is in force at once.
 	for _, limit := range []int{7, 70, 0} {

@@ -68,7 +68,7 @@ func (in *instance) open(opt runOptions, start background, cfg *dataplane.Config
 	if in.conf.Device.Type == tunDevice {
 		return in.openTUN(opt, cfg)
 	}
-	return in.openPackets(start, cfg)
+	return in.openPackets(opt, start, cfg)
 }
 
 func (in *instance) openTUN(opt runOptions, cfg *dataplane.Config) (opened []io.Closer, err error) {
@@ -112,11 +112,7 @@ func explainTUN(err error, name string) error {
 	return err
 }
 
-func (in *instance) openPackets(start background, cfg *dataplane.Config) (opened []io.Closer, err error) {
-	addrs, err := hosts(in.conf.routed())
-	if err != nil {
-		return nil, err
-	}
+func (in *instance) openPackets(opt runOptions, start background, cfg *dataplane.Config) (opened []io.Closer, err error) {
 	queues, err := afpacket.OpenQueues(&afpacket.Config{Interfaces: in.conf.Device.Interfaces}, max(1, in.conf.Device.Queues))
 	if errors.Is(err, errPermission) {
 		err = fmt.Errorf("%w; fix: run it as root, or with the capabilities CAP_NET_ADMIN and CAP_NET_RAW", err)
@@ -137,12 +133,19 @@ func (in *instance) openPackets(start background, cfg *dataplane.Config) (opened
 		h, ok := hops.Lookup(dst)
 		return dataplane.Hop(h), ok
 	}
+	quiet := &silence{}
+	opened = append(opened, quiet)
 	in.follow = func(routed []netip.Prefix) error {
 		addrs, err := hosts(routed)
 		if err != nil {
 			return err
 		}
+		if !opt.noSetup {
+			if err := quiet.set(routed); err != nil {
+				return err
+			}
+		}
 		return queues[0].SetVIPs(addrs...) // and of all others
 	}
-	return opened, queues[0].SetVIPs(addrs...)
+	return opened, in.follow(in.conf.routed())
 }

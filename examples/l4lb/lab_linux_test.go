@@ -32,6 +32,7 @@ type labHosts struct {
 
 func newHosts(t *testing.T) *labHosts {
 	testenv.NeedNetns(t)
+	t.Parallel() // nobody else is in these namespaces, and most of the time is spent waiting
 	h := &labHosts{}
 	rig.Hosts(t, &h.client, &h.balancer, &h.servers[0], &h.servers[1])
 	join := func(ns *netns.Namespace, lbIf string, net int) {
@@ -91,8 +92,8 @@ services:
   - {name: web6, vip: "fd09:100::1", protocol: tcp, port: 80, farm: v6}
 `
 
-// binary builds the program once for all tests.
-var binary = sync.OnceValues(func() (string, error) {
+// built builds the program once for all tests.
+var built = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "l4lb")
 	if err != nil {
 		return "", err
@@ -102,7 +103,7 @@ var binary = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if bin, err := binary(); err == nil {
+	if bin, err := built(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(bin))
 	}
 	os.Exit(status)
@@ -139,7 +140,7 @@ func (p *process) write(text string) {
 
 func (p *process) run(args ...string) {
 	p.t.Helper()
-	bin, err := binary()
+	bin, err := built()
 	require.NoError(p.t, err)
 	p.Process = rig.Start(p.t, p.h.balancer, p.log, bin, append([]string{"run", p.file}, args...)...)
 }
@@ -171,7 +172,7 @@ func (p *process) eventually(what string, f func() bool) {
 // l4lb runs a command in the balancer's namespace.
 func (p *process) l4lb(args ...string) (out string, err error) {
 	p.t.Helper()
-	bin, err := binary()
+	bin, err := built()
 	require.NoError(p.t, err)
 	var b []byte
 	err = p.h.balancer.Do(func() error {
@@ -216,12 +217,14 @@ func (p *process) ready() {
 	})
 }
 
-func (h *labHosts) get(addr string) (string, error) {
+func (h *labHosts) get(addr string) (string, error) { return h.getPort(addr, "80") }
+
+func (h *labHosts) getPort(addr, port string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: h.client.DialContext}
 	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(addr, "80")+"/", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(addr, port)+"/", nil)
 	if err != nil {
 		return "", err
 	}

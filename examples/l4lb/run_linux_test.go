@@ -59,7 +59,7 @@ func TestRun(t *testing.T) {
 // What the kernel would do wrong is said before anything is opened, and how to mend it.
 func TestRunSaysWhyItCannot(t *testing.T) {
 	testenv.NeedNetns(t)
-	bin, err := binary()
+	bin, err := built()
 	require.NoError(t, err)
 	h := newHosts(t)
 	require.NoError(t, h.balancer.Sysctl("net.ipv4.ip_forward", "0"))

@@ -19,8 +19,14 @@ func (c *config) setupCommands(undo bool) string {
 		v4, v6 = v4 || p.Addr().Is4(), v6 || p.Addr().Is6()
 	}
 	if c.Device.Type == afpacketDevice {
+		// Without a route, the kernel would tell IPv6 clients that a virtual address cannot be reached.
+		for _, p := range c.routed() {
+			if p.Addr().Is6() {
+				line("ip -6 route %s blackhole %v", map[bool]string{true: "del", false: "replace"}[undo], p)
+			}
+		}
 		if undo {
-			line("# Nothing was set up but that the kernel forwards no packets.")
+			line("# Beside this, nothing was set up but that the kernel forwards no packets.")
 			return b.String()
 		}
 		for _, name := range c.Device.Interfaces {

@@ -63,6 +63,18 @@ func (c Cable) Plug(t testing.TB) {
 	}
 }
 
+// Direct joins a host to another by a cable of their own: the host's end has the name and the addresses with 1 behind the prefixes, the other's
+// the same name and those with 2.
+func Direct(t testing.TB, host, other *netns.Namespace, name, v4, v6 string) {
+	t.Helper()
+	addrs := func(end string) []netip.Prefix {
+		return []netip.Prefix{netip.MustParsePrefix(v4 + end + "/24"), netip.MustParsePrefix(v6 + end + "/64")}
+	}
+	if err := netns.Join(netns.End{NS: host, Name: name, Addrs: addrs("1")}, netns.End{NS: other, Name: name, Addrs: addrs("2")}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Shell runs a script in a namespace, and ends the test if that fails.
 func Shell(t testing.TB, ns *netns.Namespace, script string) (out string) {
 	t.Helper()
