@@ -68,6 +68,8 @@ services:
       rules:
         - {when: path-prefix, is: /old, redirect: "http://10.9.100.1/"}
         - {when: path, is: /gone, reply: 410}
+        - {when: path-prefix, is: /beta, and: {when: cookie, key: group, is: test*}, reply: 418}
+        - {when: text, is: "X-Odd: yes", in: head, and: {when: header, key: User-Agent, is: "curl/*"}, reply: 451}
 `, collector.LocalAddr()))
 	p.ready()
 	for range 3 {
@@ -91,13 +93,21 @@ services:
 	body, err = h.get("10.9.100.1")
 	require.NoError(t, err)
 	require.Contains(t, body, "server ")
-	for path, want := range map[string]string{"/gone": "410", "/old/page": "302"} {
+	for request, want := range map[string]string{
+		"/gone": "410", "/old/page": "302", "/beta": "200", "/ --cookie group=test7": "200", "/beta --cookie group=other": "200", "/beta/x --cookie a=b;group=test7": "418",
+		"/ --header X-Odd:~yes": "451", "/ --header X-Odd:~yes --user-agent other": "200",
+	} {
 		var out []byte
 		require.NoError(t, h.client.Do(func() (err error) {
-			out, err = exec.Command("curl", "-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", "http://10.9.100.1"+path).Output()
+			args := strings.Fields(request)
+			for i := range args {
+				args[i] = strings.ReplaceAll(args[i], "~", " ")
+			}
+			args[0] = "http://10.9.100.1" + args[0]
+			out, err = exec.Command("curl", append([]string{"-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}"}, args...)...).Output()
 			return err
 		}))
-		require.Equal(t, want, string(out), path)
+		require.Equal(t, want, string(out), request)
 	}
 
 	// The flows of the web service are told about, in IPFIX.
