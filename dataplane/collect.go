@@ -26,9 +26,13 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 	defer s.mu.Unlock()
 	if c := s.conns[pk.key]; c != nil {
 		pk.verdict = Held
+		if c.has && w.inTable(c) {
+			w.drop(pk, Unproven) // it has moved to another node since the packet was looked up
+			return
+		}
 		if c.has {
 			// Its session is gone: the node was lost. Where that has the beginning of the stream, another must not get the rest.
-			if w.leave(c); c.conn.State() == splice.Connecting {
+			if w.leave(c); c.conn != nil && c.conn.State() == splice.Connecting {
 				w.place(s, c)
 			} else {
 				w.abort(s, c)
@@ -65,6 +69,10 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		return
 	}
 	c := &held{key: pk.key, svc: svc, conn: start.Conn(w.now, d.Limits), first: bound, isn: seg.Seq - 1, ourISN: seg.Ack - 1}
+	if d.follows() {
+		c.conn.Follow()
+		c.kept = new(kept)
+	}
 	c.due = w.p.nanos(c.conn.Deadline())
 	if !w.p.holds.add(s, c) {
 		w.refuse(pk, svc, HoldsFull)
@@ -135,19 +143,19 @@ func (c *held) open(d *delay) {
 	}
 }
 
-// unspliced handles a packet of a connection whose node was chosen and that is not spliced yet. It returns true if the packet is to be
-// translated and forwarded.
-func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) bool {
+// unspliced handles a packet of a connection whose node was chosen and that is not spliced yet. It returns what the packet is to be
+// translated by, if it is to be forwarded.
+func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) *splice.Translation {
 	if w.tr != nil {
 		w.tr.step("delay", "the balancer has a hand in the connection still")
 	}
 	if w.dry {
 		pk.verdict = Held
-		return false
+		return nil
 	}
 	var seg splice.Segment
 	if !w.segment(pk, &seg) {
-		return false
+		return nil
 	}
 	key := pk.key
 	if r.dir() == toClient {
@@ -159,10 +167,13 @@ func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) bool {
 	c := s.conns[key]
 	if c == nil || !c.has || c.session.record() != r.record() {
 		if sm.stage.Load() > replaying {
-			return true // a moment ago
+			return &sm.tr // a moment ago
 		}
 		w.drop(pk, NoSession)
-		return false
+		return nil
+	}
+	if c.kept != nil && c.kept.relay != nil {
+		return w.relay(pk, s, c, r, &seg)
 	}
 	var ev splice.Event
 	var forward bool
@@ -173,10 +184,11 @@ func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) bool {
 	}
 	pk.verdict = Held
 	w.act(s, c, ev)
-	if forward {
-		w.p.read(r, func(f *reader) { f.take(w.now, r.dir(), &seg, sm.tr.Seq) })
+	if !forward {
+		return nil
 	}
-	return forward
+	w.p.read(r, func(f *reader) { f.take(w.now, r.dir(), &seg, sm.tr.Seq) })
+	return &sm.tr
 }
 
 // act does what an event of a connection calls for.
@@ -186,11 +198,14 @@ func (w *Worker) act(s *holdShard, c *held, ev splice.Event) {
 	}
 	switch ev {
 	case splice.MoreData, splice.Full:
-		if c.pool == nil {
+		if c.pool == nil && c.kept == nil {
 			w.read(s, c, ev == splice.Full)
 		}
 	case splice.ServerLost:
 		w.stats.nodes[c.node.no].Refused++
+		if c.kept != nil {
+			c.kept.lost(w, c)
+		}
 		w.leave(c)
 		w.place(s, c)
 	case splice.Established:
@@ -208,13 +223,24 @@ func (w *Worker) act(s *holdShard, c *held, ev splice.Event) {
 		}
 		w.splice(s, c)
 	}
-	s.reschedule(c, w.p.nanos(c.conn.Deadline()))
+	if c.kept != nil {
+		w.judge(s, c)
+	}
+	s.reschedule(c, c.deadline(w.p))
 }
 
 // forget ends the balancer's part in a connection that comes to nothing.
 func (w *Worker) forget(s *holdShard, c *held) {
 	w.leave(c)
+	w.remove(s, c)
+}
+
+// remove forgets a connection, and ends what it has parked.
+func (w *Worker) remove(s *holdShard, c *held) {
 	w.p.holds.remove(s, c)
+	if c.kept != nil {
+		w.unpark(c, 0)
+	}
 }
 
 // leave takes the session with a node back.
@@ -229,10 +255,13 @@ func (w *Worker) leave(c *held) {
 func (w *Worker) established(c *held) {
 	p := w.p
 	rec, sm := &p.slab.recs[c.session.record()], &p.slab.recs[c.session.record()].seam
-	sm.tr = c.conn.Translation()
-	n := uint32(len(c.conn.Data()))
+	sm.tr = c.translation()
+	n := uint32(0)
+	if c.kept == nil {
+		n = uint32(len(c.conn.Data()))
+	}
 	flags := uint8(wire.ACK)
-	if c.conn.EndOfStream() {
+	if c.kept == nil && c.conn.EndOfStream() {
 		flags |= wire.FIN
 	}
 	rec.lock.acquire()
@@ -247,10 +276,20 @@ func (w *Worker) established(c *held) {
 		w.readOn(c, n)
 	}
 	sm.stage.Store(replaying)
+	if c.kept != nil {
+		w.begun(c)
+	}
 }
 
 // splice ends the balancer's part in a connection: what follows is translated.
 func (w *Worker) splice(s *holdShard, c *held) {
+	if c.kept != nil {
+		if c.kept.relay != nil && c.kept.relay.Client() != 0 {
+			w.unpark(c, 0)
+			return // the record has no room for that: it is read on the way for good
+		}
+		w.stats.spliced--
+	}
 	stage := uint32(spliced)
 	w.p.read(c.session, func(f *reader) {
 		if !f.done() {
@@ -259,7 +298,7 @@ func (w *Worker) splice(s *holdShard, c *held) {
 	})
 	w.p.slab.recs[c.session.record()].seam.stage.Store(stage)
 	w.stats.spliced++
-	w.p.holds.remove(s, c)
+	w.remove(s, c)
 }
 
 // inTable reports whether a connection's session is still there.

@@ -30,6 +30,11 @@ type Delay struct {
 	Offer splice.Offer
 
 	// Rules choose by what was read. A rule's farm is one of Farms; an action that answers needs ReadHTTP. Default: Service.Pool.
+	//
+	// In the mode First a connection stays with the node of its first request, and costs what NAT does. In the modes Overwrite and Maintain every
+	// request of a kept connection is judged, its head as a whole and up to l7.MaxBudget long, and the connection moves to another node for it if its
+	// farm is not the one it is with: Overwrite closes the connection to the former node, Maintain keeps it for a later request. Requests that are sent
+	// ahead of a reply wait for that. Such a connection is not part of a saved state.
 	Rules *l7.Policy
 	// Farms are the pools that Rules name. All nodes of them must be of the family of Service.Pool's.
 	Farms map[string]*steering.Pool
@@ -125,8 +130,8 @@ func (d *Delay) resolveRules(s *Service, bad func(field string, value any, want 
 	if d.Rules == nil {
 		return errs
 	}
-	if m := d.Rules.Config().Mode; m != l7.First {
-		bad(".Rules: Mode", m, "first: a Plane follows a connection no further than to its node")
+	if m := d.Rules.Config().Mode; m != l7.First && d.Read != ReadHTTP {
+		bad(".Rules: Mode", m, "first, as only the first hello of a connection is in the clear")
 	}
 	check := func(where string, a l7.Action) {
 		if _, ok := d.Farms[a.Farm]; a.Do == l7.Farm && !ok {
@@ -161,6 +166,9 @@ type delay struct {
 	cookies *splice.Cookies
 	farms   map[string]*pool
 }
+
+// follows reports whether every request of a connection is judged.
+func (d *delay) follows() bool { return d.Read == ReadHTTP && d.Rules.Config().Mode != l7.First }
 
 // delayOf puts a Delay that resolve has seen in force. use returns the pool in force for one of the configuration.
 func (p *Plane) delayOf(d *Delay, use func(*steering.Pool) *pool) *delay {

@@ -245,7 +245,7 @@ func (w *world) farms(t testing.TB, read dataplane.Read, cfg *l7.Config, rules .
 	p, err := l7.Compile(cfg, rules...)
 	require.NoError(t, err)
 	w.delay(t, func(s *dataplane.Service, v6 bool) {
-		s.Delay.Read, s.Delay.Rules = read, p
+		s.Delay.Read, s.Delay.Rules, s.Delay.Limits = read, p, w.how.limits
 		s.Delay.Farms = map[string]*steering.Pool{"a": w.one(t, w.ids, 0, v6), "b": w.one(t, w.ids, 1, v6)}
 	})
 }
@@ -320,7 +320,7 @@ func (w *world) nginx(t testing.TB, i int, v6 bool, port uint16) {
 	text := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/pid; error_log stderr crit;
 events { worker_connections 256; }
 http { access_log off; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
- server { listen %[2]s; location / { return 200 "server %[3]d $request_uri\n"; } } }
+ server { listen %[2]s; location / { return 200 "server %[3]d $request_uri $connection_requests\n"; } } }
 `, dir, netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port), i)
 	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
 	start(t, w.servers[i], path, "-c", conf, "-e", "stderr", "-p", dir)
@@ -344,12 +344,12 @@ func TestHTTPRulesChooseFarms(t *testing.T) {
 		get := func(args ...string) string {
 			return output(t, w.client, curl, append([]string{"-s", "-S", "-m", "30", "-w", "%{http_code}"}, args...)...)
 		}
-		require.Equal(t, "server 0 /a/x\n200", get(base+"/a/x"))
-		require.Equal(t, "server 1 /x\n200", get("-b", "site=b", base+"/x"))
+		require.Equal(t, "server 0 /a/x 1\n200", get(base+"/a/x"))
+		require.Equal(t, "server 1 /x 1\n200", get("-b", "site=b", base+"/x"))
 		require.Equal(t, "404", get(base+"/x"))
 		require.Equal(t, "302", get(base+"/old"))
-		require.Equal(t, "server 0 /a/new\n200", get("-L", base+"/old"))
+		require.Equal(t, "server 0 /a/new 1\n200", get("-L", base+"/old"))
 		// A head of several segments.
-		require.Equal(t, "server 1 /x\n200", get("-H", "X-Long: "+strings.Repeat("y", 2500), "-b", "site=b", base+"/x"))
+		require.Equal(t, "server 1 /x 1\n200", get("-H", "X-Long: "+strings.Repeat("y", 2500), "-b", "site=b", base+"/x"))
 	}
 }

@@ -37,18 +37,26 @@ type held struct {
 	far     wire.End // the node
 	node    *node
 
+	kept *kept // every request is followed, or nil
+
 	due int64 // when it is to be looked at, in nanoseconds since the Plane's epoch
 	at  int   // in the heap
 }
 
 // holds are the connections that are held, in shards by their keys.
 type holds struct {
-	n      atomic.Int64
+	n      atomic.Int64 // that wait for a client
+	all    atomic.Int64
+	kept   atomic.Int64 // whose requests are followed
 	max    int64
 	shards [holdShards]holdShard
 
 	mu      sync.Mutex
-	readers map[uint32]*reader // by record
+	readers map[uint32]*reader                    // by record
+	parked  map[clienttable.Flow]clienttable.Flow // from a parked connection's packets to its client's
+	ended   []clienttable.Flow                    // sessions of connections that are followed
+	nParked atomic.Int64
+	nEnded  atomic.Int64
 }
 
 const holdShards = 16
@@ -62,7 +70,7 @@ type holdShard struct {
 }
 
 func newHolds(most int) *holds {
-	h := &holds{max: int64(most), readers: make(map[uint32]*reader)}
+	h := &holds{max: int64(most), readers: make(map[uint32]*reader), parked: make(map[clienttable.Flow]clienttable.Flow)}
 	for i := range h.shards {
 		h.shards[i].conns = make(map[clienttable.Flow]*held)
 	}
@@ -79,6 +87,7 @@ func (h *holds) add(s *holdShard, c *held) bool {
 		h.n.Add(-1)
 		return false
 	}
+	h.all.Add(1)
 	s.conns[c.key] = c
 	heap.Push(&s.queue, c)
 	s.tell()
@@ -93,7 +102,10 @@ func (h *holds) remove(s *holdShard, c *held) {
 	delete(s.conns, c.key)
 	heap.Remove(&s.queue, c.at)
 	s.tell()
-	h.n.Add(-1)
+	h.all.Add(-1)
+	if c.kept == nil || !c.kept.idle {
+		h.n.Add(-1)
+	}
 }
 
 // reschedule takes note of when a connection is due.
@@ -139,13 +151,14 @@ func (q *dueQueue) Pop() any {
 func (p *Plane) nanos(now time.Time) int64 { return int64(now.Sub(p.epoch)) }
 
 // holding reports whether connections are held, or wait to be.
-func (p *Plane) holding() bool { return p.holds.n.Load() > 0 }
+func (p *Plane) holding() bool { return p.holds.all.Load() > 0 }
 
 // tickHeld does what is due for held connections.
 func (w *Worker) tickHeld() {
 	if w.dry || !w.p.holding() {
 		return
 	}
+	w.endKept()
 	now := w.p.nanos(w.now)
 	for i := range w.p.holds.shards {
 		s := &w.p.holds.shards[i]
@@ -156,7 +169,7 @@ func (w *Worker) tickHeld() {
 		// Bounded, should the clock of a connection stand still.
 		for n := len(s.queue); n > 0 && len(s.queue) > 0 && s.queue[0].due <= now; n-- {
 			c := s.queue[0]
-			w.act(s, c, c.conn.Tick(w.now, w.emitter(c)))
+			w.act(s, c, c.tick(w.now, w.emitter(c)))
 		}
 		s.mu.Unlock()
 	}

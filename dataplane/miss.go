@@ -61,7 +61,7 @@ func (w *Worker) foreign(pk *packet, p *policy.Packet) {
 	// belongs to a session that is gone, and must not reach the client untranslated.
 	own := v.Proto == wire.ProtoTCP && v.TCPFlags&(wire.SYN|wire.ACK) == wire.SYN
 	if !own && v.Mark&wire.Ports != 0 && w.snap.answers(p.Src.Addr(), v.SrcPort, v.Proto) {
-		if v.Proto == wire.ProtoTCP && w.ask(pk, pk.key) {
+		if v.Proto == wire.ProtoTCP && (w.toParked(pk) || w.ask(pk, pk.key)) {
 			return
 		}
 		w.drop(pk, NodeAlone)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/dataplane/splice"
 	"github.com/lbprim/lbprim/dataplane/tun"
 	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/rtnl"
@@ -71,6 +72,7 @@ type how struct {
 	noOffload bool // cables carry only whole packets with checksums, which receivers verify
 	queues    int  // of the device, 0: one
 	wrap      func(dataplane.Device) dataplane.Device
+	limits    splice.Limits // of delayed binding
 }
 
 func newWorld(t *testing.T, h how) *world {

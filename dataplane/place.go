@@ -63,15 +63,20 @@ func (w *Worker) read(s *holdShard, c *held, full bool) {
 		}
 		w.place(s, c)
 	case l7.Redirect, l7.Reply:
-		answer, _ := action.AppendResponse(nil)
-		w.stats.replies++
-		c.pool = c.svc.pool // settled
-		c.conn.Reply(w.now, answer, w.emitter(c))
+		w.respond(c, &action)
 	default:
 		w.stats.services[c.svc.no].Refused++
 		w.stats.drops[Refused]++
 		w.abort(s, c)
 	}
+}
+
+// respond answers the client, and closes the connection.
+func (w *Worker) respond(c *held, a *l7.Action) {
+	answer, _ := a.AppendResponse(nil)
+	w.stats.replies++
+	c.pool = c.svc.pool // settled
+	c.conn.Reply(w.now, answer, w.emitter(c))
 }
 
 // feedTLS gives what was not looked at yet to whoever reads hellos.
@@ -86,7 +91,11 @@ func (c *held) feedTLS(data []byte) (sslpersist.ClientHello, error) {
 
 // abort resets the client and forgets it.
 func (w *Worker) abort(s *holdShard, c *held) {
-	c.conn.Abort(w.now, w.emitter(c))
+	if c.conn != nil {
+		c.conn.Abort(w.now, w.emitter(c))
+	} else {
+		c.kept.relay.Abort(w.emitter(c))
+	}
 	w.forget(s, c)
 }
 
@@ -134,7 +143,9 @@ func (w *Worker) place(s *holdShard, c *held) {
 		if rec.flags&hasLocal != 0 {
 			c.near = rec.local
 		}
-		c.conn.Connect(w.now, w.emitter(c))
+		if c.kept == nil || !w.resume(c) {
+			c.conn.Connect(w.now, w.emitter(c))
+		}
 		return
 	}
 }
@@ -175,6 +186,13 @@ func (w *Worker) nodeFor(c *held, svc *service) (*node, Reason) {
 			got.pool.Release(got.id)
 		}
 	} else if len(c.tried) == 0 {
+		if c.kept != nil {
+			for i := range c.kept.parked {
+				if n := fits(c.kept.parked[i].node.id); n != nil && n.keep && c.pool.Acquire(n.id) {
+					return n, NotDropped
+				}
+			}
+		}
 		b := c.first
 		if k, ok := svc.farmKey(c.pool, c.key); ok {
 			b, _ = w.p.assocs.LoadAt(w.now, k)
@@ -229,13 +247,18 @@ func (w *Worker) emitter(c *held) splice.Emit {
 // say sends a segment of the balancer's own.
 func (w *Worker) say(c *held, to splice.Side, s *splice.Segment) {
 	src, dst := endOf(c.key.Dst()), endOf(c.key.Src())
-	v6 := c.key.Src().Addr().Is6()
 	if to == splice.Server {
 		if !c.has {
 			return
 		}
 		src, dst = c.near, c.far
 	}
+	w.sendSegment(c, c.node, to, src, dst, s)
+}
+
+// sendSegment sends a segment from one end to another.
+func (w *Worker) sendSegment(c *held, n *node, to splice.Side, src, dst wire.End, s *splice.Segment) {
+	v6 := c.key.Src().Addr().Is6()
 	if s.Flags&splice.SYN != 0 {
 		if limit := w.snap.ways[c.svc.way].limit(v6, &dst); limit != 0 {
 			s.Options.MSS = min(s.Options.MSS, limit)
@@ -256,7 +279,6 @@ func (w *Worker) say(c *held, to splice.Side, s *splice.Segment) {
 	wire.PutHeader(b, src.Addr[from:], dst.Addr[from:], wire.ProtoTCP, 64, 0, ip+m)
 	sum := wire.PseudoSum(src.Addr[from:], dst.Addr[from:], wire.ProtoTCP, m).AddBytes(b[ip:]).Checksum()
 	binary.BigEndian.PutUint16(b[ip+16:], sum)
-	n := c.node
 	if !w.originate(buf, at) {
 		return
 	}

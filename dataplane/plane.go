@@ -171,6 +171,9 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	if r.dir() == toNode {
 		p.flowEnds(k, rec, why)
 		p.release(k, rec.nodeNo)
+		if rec.flags&isDelayed != 0 && rec.seam.stage.Load() == replaying {
+			p.holds.end(k)
+		}
 	}
 	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.CompareAndSwap(0, 1) {
 		p.closeAged(r, rec)

@@ -36,7 +36,14 @@ type piece struct {
 const (
 	mostAhead  = 1 << 16
 	mostPieces = 64
+	farAhead   = 1 << 20
 )
+
+// room reports whether a segment can be taken.
+func (a *assembler) room(seq uint32, n int) bool {
+	ahead := int32(seq - a.next)
+	return n == 0 || ahead <= 0 || ahead < farAhead && a.bytes+n <= mostAhead && len(a.ahead) < mostPieces
+}
 
 // add calls take with what a segment adds to the bytes in order.
 func (a *assembler) add(seq uint32, data []byte, take func([]byte)) {
@@ -46,7 +53,7 @@ func (a *assembler) add(seq uint32, data []byte, take func([]byte)) {
 	skip := int32(a.next - seq)
 	switch {
 	case skip < 0:
-		if a.bytes+len(data) <= mostAhead && len(a.ahead) < mostPieces && -skip < 1<<20 {
+		if a.bytes+len(data) <= mostAhead && len(a.ahead) < mostPieces && -skip < farAhead {
 			a.bytes += len(data)
 			a.ahead = append(a.ahead, piece{seq, slices.Clone(data)})
 		}

@@ -42,9 +42,7 @@ func (w *Worker) seamOf(pk *packet, r ref, rec *record) *splice.Translation {
 	case following:
 		w.readPacket(pk, r, sm)
 	default:
-		if !w.unspliced(pk, r, rec, sm) {
-			return nil
-		}
+		return w.unspliced(pk, r, rec, sm)
 	}
 	return &sm.tr
 }
@@ -59,6 +57,12 @@ func (w *Worker) renumber(pk *packet, tr *splice.Translation, dir uint32) {
 	} else {
 		tr.ToClient(segment, &w.sums)
 	}
+	if tr == &w.kept.tr && dir == toClient {
+		splice.LimitWindow(segment, w.kept.window, &w.sums)
+	}
+	if pk.client != 0 {
+		splice.ShiftClient(segment, splice.Side(dir^toClient), pk.client, &w.sums)
+	}
 	if at := pk.v.SumOff; at != 0 && !pk.partial {
 		sum := binary.BigEndian.Uint16(pk.ip[at:])
 		binary.BigEndian.PutUint16(pk.ip[at:], w.sums.d.Apply(sum))
@@ -70,6 +74,9 @@ func (w *Worker) renumber(pk *packet, tr *splice.Translation, dir uint32) {
 func unnumber(pk *packet, dir uint32) {
 	if pk.tr != nil && dir == toClient && pk.tr.Seq != 0 {
 		shiftSeq(pk.ip[pk.v.L4:], -pk.tr.Seq, pk.ip, int(pk.v.SumOff), pk.partial)
+	}
+	if pk.tr != nil && dir == toNode && pk.client != 0 {
+		shiftSeq(pk.ip[pk.v.L4:], -pk.client, pk.ip, int(pk.v.SumOff), pk.partial)
 	}
 	pk.tr = nil
 }
@@ -93,8 +100,12 @@ func (w *Worker) quoteSeq(pk *packet, q *wire.View, r ref) bool {
 		return false
 	}
 	quote := pk.v.Quote(pk.ip)
-	if r.dir() != toNode || int(q.L4)+8 > len(quote) {
-		return true // the client's own numbers
+	lacks := sm.tr.Seq
+	if r.dir() != toNode {
+		lacks = w.lacks(r) // else the client's own numbers
+	}
+	if lacks == 0 || int(q.L4)+8 > len(quote) {
+		return true
 	}
 	at := int(pk.v.SumOff)
 	old, was := binary.BigEndian.Uint32(quote[q.L4+4:]), uint16(0)
@@ -103,9 +114,9 @@ func (w *Worker) quoteSeq(pk *packet, q *wire.View, r ref) bool {
 	if has {
 		was = binary.BigEndian.Uint16(quote[sumAt:])
 	}
-	shiftSeq(quote[q.L4:], -sm.tr.Seq, quote, sumAt, false)
+	shiftSeq(quote[q.L4:], -lacks, quote, sumAt, false)
 	var diff wire.Diff
-	diff = diff.Long(old, old-sm.tr.Seq)
+	diff = diff.Long(old, old-lacks)
 	if has {
 		diff = diff.Word(was, binary.BigEndian.Uint16(quote[sumAt:]))
 	}
@@ -115,6 +126,21 @@ func (w *Worker) quoteSeq(pk *packet, q *wire.View, r ref) bool {
 	}
 	binary.BigEndian.PutUint16(pk.ip[at:], diff.Apply(sum))
 	return true
+}
+
+// lacks returns what the client's numbers lack to those the node knows, of a connection that is followed.
+func (w *Worker) lacks(r ref) uint32 {
+	if w.p.slab.recs[r.record()].seam.stage.Load() != replaying {
+		return 0
+	}
+	key := w.recs[r.record()].other(wire.ProtoTCP, toClient)
+	s := w.p.holds.shard(key, w.p.cfg.Seed)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.conns[key]; c != nil && c.kept != nil && c.kept.relay != nil && c.session.record() == r.record() {
+		return c.kept.relay.Client()
+	}
+	return 0
 }
 
 // savedSeam is what is kept of a seam.

@@ -65,6 +65,10 @@ type DelayStats struct {
 	// Answered SYNs were answered by the balancer; Confirmed ones had an answer to that, and began a connection. Spliced
 	// connections reached a node, Replied ones were answered by the balancer itself.
 	Answered, Confirmed, Spliced, Replied uint64
+	// Moved counts how often a connection went to another node for a later request, Resumed how often that was one where a connection was parked.
+	Moved, Resumed uint64
+	// Kept connections are those whose requests are followed now.
+	Kept int
 	// Held connections are those between the handshake and the splice now.
 	Held int
 	// HalfOpen handshakes are those of the last seconds that wait for the client, as Plane.Step found; Alarm says that they are, and
@@ -91,7 +95,7 @@ type workerStats struct {
 	services []Traffic
 	nodes    []Traffic
 
-	cookies, confirmed, spliced, replies uint64
+	cookies, confirmed, spliced, replies, moved, resumed uint64
 
 	reselected, resets, pings, errors, translated, clamped, malformed, unwrapped uint64
 	_                                                                            [64]byte
@@ -140,6 +144,8 @@ func (p *Plane) Stats() (st Stats) {
 		st.Delay.Confirmed += s.confirmed
 		st.Delay.Spliced += s.spliced
 		st.Delay.Replied += s.replies
+		st.Delay.Moved += s.moved
+		st.Delay.Resumed += s.resumed
 		for _, n := range s.drops {
 			st.Dropped += n
 		}
@@ -151,6 +157,7 @@ func (p *Plane) Stats() (st Stats) {
 	st.Delay.HalfOpen, st.Delay.Alarm, st.Delay.Alarms = int(p.syns.halfOpen), p.syns.alarm, p.syns.alarms
 	p.synMu.Unlock()
 	st.Delay.Held = int(p.holds.n.Load())
+	st.Delay.Kept = int(p.holds.kept.Load())
 	st.Sessions, st.Associations = p.slab.inUse(), p.assocs.Len()
 	return st
 }

@@ -51,8 +51,9 @@ type Worker struct {
 	stale  int
 	others [chunk]clienttable.Flow
 
-	asked bool // the packet has waited for the peers
-	sums  sums // of the segment under way
+	asked bool        // the packet has waited for the peers
+	sums  sums        // of the segment under way
+	kept  keptNumbers // the same, of a connection that is followed
 
 	sight sight // of the packet under way, if somebody watches
 
@@ -72,9 +73,10 @@ type packet struct {
 	verdict Verdict
 	key     clienttable.Flow
 
-	rec *record // not nil: the packet has been translated for this session
-	dir uint32
-	tr  *splice.Translation // not nil: and its numbers
+	rec    *record // not nil: the packet has been translated for this session
+	dir    uint32
+	tr     *splice.Translation // not nil: and its numbers
+	client uint32              // that much is added to the client's
 
 	// For those who watch:
 	reason  Reason // of a drop
@@ -204,7 +206,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 // parse finds the packet's headers. pk.ip is nil if it is dealt with already.
 func (w *Worker) parse(pk *packet) Reason {
 	w.stats.in.add(len(pk.buf) - Headroom)
-	pk.l3, pk.partial, pk.mtu, pk.rec, pk.tr = Headroom, false, 0, nil, nil
+	pk.l3, pk.partial, pk.mtu, pk.rec, pk.tr, pk.client = Headroom, false, 0, nil, nil, 0
 	pk.known, pk.service = false, 0
 	pk.ip = nil
 	if w.link.Ethernet {

@@ -117,18 +117,14 @@ type Conn struct {
 
 	// The client's side. Its sequence numbers are used towards the server as well.
 	next       uint32 // the client's next byte in order
-	data       []byte // from clientISN+1 on; the first got bytes are in order
-	got        int
-	gaps       []span // what lies behind, in order of offset
-	fin        bool   // the client's FIN is in order
-	finAt      int    // its offset, if it is known
-	finKnown   bool
+	inbox             // from clientISN+1 on
 	clientWin  uint16 // as on the wire
 	clientVal  uint32 // the client's latest timestamp
 	ours       uint32 // our next sequence number towards the client
 	acked      uint32 // how much of ours the client has acknowledged
 	lastVal    uint32 // our latest timestamp to the client
 	full       bool
+	followed   bool // a Relay takes over
 	deadline   time.Time
 	retransmit time.Time
 	rto        time.Duration
@@ -152,19 +148,13 @@ type Conn struct {
 	replySent int // how much of reply, and the FIN behind it, has been sent
 }
 
-// span is a range of offsets in the client's stream.
-type span struct{ from, to int }
-
 // leastMSS is the smallest segment size that is taken seriously, whatever a peer asks for, as a header's options must not use it up.
 const leastMSS = 48
 
-// mostGaps bounds how many pieces out of order are kept; others are sent again by the client.
-const mostGaps = 8
-
 const firstRTO = time.Second
 
-// Conn makes the connection's state from its first segment, which [Cookies.Check] accepted. A buffer of the budget's size comes with the first
-// byte. The segment itself is to be handed to FromClient next. Limits of zero take the defaults; others must be ones that
+// Conn makes the connection's state from its first segment, which [Cookies.Check] accepted. A buffer comes with the first byte, and grows
+// up to the budget. The segment itself is to be handed to FromClient next. Limits of zero take the defaults; others must be ones that
 // [Limits.WithDefaults] accepts.
 func (s Start) Conn(now time.Time, limits Limits) *Conn {
 	limits, err := limits.WithDefaults()
@@ -182,6 +172,9 @@ func (c *Conn) State() State { return c.state }
 
 // Data returns the client's stream as far as it is read in order. It stays valid until the Conn is forgotten, and must not be changed.
 func (c *Conn) Data() []byte { return c.data[:c.got:c.got] }
+
+// Numbers returns what comes before the first byte of Data, and before what the client gets next.
+func (c *Conn) Numbers() (client, ours uint32) { return c.start.clientISN, c.ours - 1 }
 
 // EndOfStream reports whether the client has closed its direction behind Data.
 func (c *Conn) EndOfStream() bool { return c.fin }
@@ -323,21 +316,8 @@ func (c *Conn) clientReset(now time.Time, s *Segment, emit Emit) (Event, bool) {
 func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 	had, hadFIN := c.got, c.fin
 	base := c.start.clientISN + 1
-	// Offsets in the stream, in 64 bits: anything may be claimed. What is behind a FIN does not exist.
-	from := int64(int32(s.Seq - base))
-	end := from + int64(len(s.Payload))
-	if s.Flags&FIN != 0 && !c.finKnown && end >= int64(c.placed()) && end <= int64(c.limits.Budget) {
-		c.finKnown, c.finAt = true, int(end)
-	}
-	limit := int64(c.limits.Budget)
-	if c.finKnown {
-		limit = int64(c.finAt)
-	}
-	if first, to := max(from, int64(c.got)), min(end, limit); first < to {
-		c.place(int(first), s.Payload[first-from:to-from])
-	}
+	c.add(base, s, c.limits.Budget)
 	c.next = base + uint32(c.got)
-	c.fin = c.finKnown && c.got == c.finAt
 	if s.end() != s.Seq || s.Seq != c.expected() {
 		c.toClient(now, emit, 0, c.ours, nil)
 	}
@@ -352,73 +332,6 @@ func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 		return MoreData
 	}
 	return None
-}
-
-// placed is the offset behind all that has arrived.
-func (c *Conn) placed() int {
-	if n := len(c.gaps); n > 0 {
-		return c.gaps[n-1].to
-	}
-	return c.got
-}
-
-// place copies p to offset from and moves the edge of what is in order. The first copy of a byte stays: a later one that differs is not
-// looked at, so that what was judged is what the server gets.
-func (c *Conn) place(from int, p []byte) {
-	to := from + len(p)
-	if to <= c.got {
-		return
-	}
-	if c.data == nil {
-		c.data = make([]byte, c.limits.Budget)
-	}
-	if from < c.got {
-		p, from = p[c.got-from:], c.got
-	}
-	if from == c.got && len(c.gaps) == 0 {
-		copy(c.data[from:], p)
-		c.got = to
-		return
-	}
-	// Copy only what no piece has yet, then add the span and join neighbours.
-	at := from
-	for _, g := range c.gaps {
-		if g.to <= at {
-			continue
-		}
-		if g.from >= to {
-			break
-		}
-		if g.from > at {
-			copy(c.data[at:g.from], p[at-from:])
-		}
-		at = min(to, g.to)
-	}
-	if at < to {
-		copy(c.data[at:to], p[at-from:])
-	}
-	merged := make([]span, 0, len(c.gaps)+1)
-	add := span{from, to}
-	for _, g := range c.gaps {
-		switch {
-		case g.to < add.from:
-			merged = append(merged, g)
-		case g.from > add.to:
-			merged = append(merged, add)
-			add = g
-		default:
-			add = span{min(add.from, g.from), max(add.to, g.to)}
-		}
-	}
-	merged = append(merged, add)
-	if merged[0].from <= c.got {
-		c.got = max(c.got, merged[0].to)
-		merged = merged[1:]
-	}
-	if len(merged) > mostGaps {
-		merged = merged[:mostGaps]
-	}
-	c.gaps = merged
 }
 
 // Abort resets the client, and the server where there is one.

@@ -16,6 +16,10 @@
 // [Translation], a small value, maps what is left: the server's sequence numbers, timestamps and
 // window scale. After the splice that is all there is, and no byte of the stream is held.
 //
+// A connection whose later requests are to be judged as well becomes a [Relay] instead: it goes on as two connections in the client's direction,
+// and is translated in the server's. Between two requests it may move to another server, whose connection begins with the
+// client's number at that time; one that is resumed has other numbers, see [ShiftClient].
+//
 // The package does no I/O, has no clock and starts no goroutine: segments, times and answers are passed in and out. A [Conn] belongs to one
 // goroutine at a time; [Cookies] and [Translation] are safe for concurrent use.
 package splice

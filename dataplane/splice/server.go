@@ -85,6 +85,9 @@ func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
 		c.tr.Shift = int8(c.scale) - int8(c.start.offer.Scale)
 	}
 	c.state = Replaying
+	if c.followed {
+		return Established
+	}
 	c.deadline = now.Add(c.limits.ReplayTime)
 	c.startTimer(now, min(max(2*now.Sub(c.began), 200*time.Millisecond), 3*time.Second))
 	c.sent, c.high, c.flight, c.flightFIN = isn+1, isn+1, 0, false

@@ -238,11 +238,11 @@ func TestPiecesInAnyOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for range 300 {
 		text := request(rng, rng.IntN(3000))
-		c := &Conn{data: make([]byte, 3584)}
+		c := new(inbox)
 		for c.got < len(text) {
 			from := rng.IntN(len(text))
 			to := min(len(text), from+1+rng.IntN(400))
-			c.place(from, text[from:to])
+			c.place(from, text[from:to], 3584)
 			require.LessOrEqual(t, len(c.gaps), mostGaps)
 			require.Equal(t, text[:c.got], c.data[:c.got])
 		}

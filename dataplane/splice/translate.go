@@ -3,7 +3,7 @@ package splice
 import "encoding/binary"
 
 // Translation maps the numbers of a spliced connection. The client's sequence numbers are the server's, so only those of the server
-// differ. The zero Translation changes nothing. It is a plain value.
+// differ; see [ShiftClient] for those of a connection that has been with another server in between. The zero Translation changes nothing. It is a plain value.
 type Translation struct {
 	Seq        uint32 // what the server's sequence numbers lack to those the client knows
 	TS         uint32 // the same for timestamps
@@ -71,6 +71,35 @@ func (t *Translation) ToServer(segment []byte, ch Change) {
 				put(header, at+e, -t.Seq, ch)
 			}
 		}
+	}
+}
+
+// ShiftClient translates the client's numbers in a segment to or from the server, in place, where the server knows them by d more. It is for connections
+// that were parked, beside their Translation.
+func ShiftClient(segment []byte, to Side, d uint32, ch Change) {
+	header := head(segment)
+	if to == Server {
+		put(header, 4, d, ch)
+		return
+	}
+	if header[13]&ACK == 0 {
+		return
+	}
+	put(header, 8, -d, ch)
+	for at, n := option(header, 20); n > 0; at, n = option(header, at+n) {
+		if header[at] == kindSACK && n >= 10 && (n-2)%8 == 0 {
+			for e := 2; e < n; e += 4 {
+				put(header, at+e, -d, ch) // RFC 2018, 3
+			}
+		}
+	}
+}
+
+// LimitWindow lowers the window of a segment, in place, to what its receiver may see.
+func LimitWindow(segment []byte, most uint16, ch Change) {
+	if old := binary.BigEndian.Uint16(segment[14:]); old > most {
+		binary.BigEndian.PutUint16(segment[14:], most)
+		ch.Word(old, most)
 	}
 }
 

@@ -23,12 +23,12 @@
 // head is judged as a whole before anything of it is forwarded, but for the mode [First] and
 // a head longer than the budget, which is not followed further.
 //
-// Since replies are not read, the caller must say when a server declines another protocol; see
-// [Stream.Declined].
+// A Stream does not read replies: the caller must say when a server declines another protocol, see
+// [Stream.Declined]. [Replies] tells that, and when a reply is complete.
 //
 // # What it does not do
 //
-// The package terminates no TLS and reads no server's replies. It needs the client's
+// The package terminates no TLS, and judges no server's replies. It needs the client's
 // bytes, and for TLS what a handshake parser found. A Policy never changes and is safe
 // for concurrent use; a Stream belongs to one connection.
 package l7

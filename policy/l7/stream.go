@@ -111,6 +111,19 @@ func (s *Stream) Declined() bool {
 	return true
 }
 
+// Skip takes up to most bytes of a body whose length is known, for who lets them pass without showing them. It returns how many bytes
+// these are, and whether the request ends with them, as Next would say in its Step; 0 if what comes next must be shown.
+func (s *Stream) Skip(most int64) (n int64, end Step) {
+	if s.state != inBody {
+		return 0, Step{}
+	}
+	n = min(most, s.left)
+	if s.left -= n; s.left == 0 {
+		s.end(&end)
+	}
+	return n, end
+}
+
 func (s *Stream) refuse(err error) Step {
 	s.state, s.err = isRefused, err
 	return Step{Decision: Decision{Verdict: Refused, Err: err}}
