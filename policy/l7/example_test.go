@@ -113,3 +113,17 @@ func ExampleRuleError() {
 	}
 	// Output: search 10 first
 }
+
+// The next request may follow when the reply to the one before is complete.
+func ExampleReplies() {
+	var r l7.Replies
+	r.Expect([]byte("GET"))
+	for _, piece := range []string{"HTTP/1.1 200 OK\r\nContent-Len", "gth: 5\r\n\r\nhel", "lo"} {
+		r.Feed([]byte(piece))
+		fmt.Println(r.Complete())
+	}
+	// Output:
+	// false
+	// false
+	// true
+}

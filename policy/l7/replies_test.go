@@ -114,10 +114,13 @@ func FuzzReplies(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if resp.StatusCode < 200 && resp.StatusCode != 101 {
+			if resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
+				_ = resp.Body.Close()
 				continue
 			}
-			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			_, err = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			if err != nil {
 				return
 			}
 			require.Equal(t, end, len(data)-src.Len()-br.Buffered(), "another end: %q", data)
