@@ -35,12 +35,13 @@ type Layer struct {
 	build   *itemFrame
 	stats   Stats
 
-	tokens    float64 // bytes that may be sent
-	tokensAt  time.Time
-	sweepPart int
-	sweepAt   time.Time
-	settled   time.Time // when items that are none of ours any more may go
-	repairAt  time.Time
+	tokens     float64 // bytes that may be sent
+	tokensAt   time.Time
+	transferAt int // the part that most transfers are at
+	sweepPart  int
+	sweepAt    time.Time
+	settled    time.Time // when items that are none of ours any more may go
+	repairAt   time.Time
 }
 
 // An op is an announcement, or a withdrawal if value is zero.

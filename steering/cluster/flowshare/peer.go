@@ -18,20 +18,22 @@ type peer struct {
 	repairAt time.Time // when to compare, or to give a comparison up
 	open     bool      // a comparison is under way
 	round    uint64    // its number
+	digest   *message  // of the peer's, to be answered
 	transfer *transfer
 }
 
-// A transfer is items of some groups on their way, part by part.
+// A transfer is items of some groups on their way, part by part, from any part on.
 type transfer struct {
 	groups int
 	bits   []byte
-	part   int
+	part   int // the next one
+	left   int // parts
 }
 
 func (t *transfer) has(group int) bool { return t.bits[group/8]&(1<<(group%8)) != 0 }
 
 func (p *peer) reset() {
-	p.pending, p.frames, p.transfer, p.dirty, p.open = nil, nil, nil, false, false
+	p.pending, p.frames, p.transfer, p.digest, p.dirty, p.open = nil, nil, nil, nil, false, false
 }
 
 // enqueue notes that p should be told of a flow.
@@ -107,15 +109,10 @@ func (l *Layer) pump(p *peer) bool {
 			p.frames = p.frames[1:]
 		}
 		p.frames = nil
-		switch {
-		case len(p.pending) > 0:
-			l.pack(p)
-		case p.transfer != nil:
-			l.forward(p)
-			l.breathe()
-		default:
+		if len(p.pending) == 0 {
 			return true
 		}
+		l.pack(p)
 	}
 }
 
@@ -130,27 +127,10 @@ func (l *Layer) pack(p *peer) {
 		l.add(p, f, &it)
 	}
 	p.pending = p.pending[:0]
-	if cap(p.pending) > 1024 {
-		p.pending = nil
+	if cap(p.pending) > max(8, 8192/len(l.order)) {
+		p.pending = nil // there may be a thousand peers
 	}
 	l.cut(p)
-}
-
-// forward makes frames of the next part of a transfer.
-func (l *Layer) forward(p *peer) {
-	t := p.transfer
-	l.store.Range(t.part, func(f Flow, it Item) bool {
-		h := f.Hash()
-		if t.has(groupOf(h, t.groups)) && l.shared(p, int(h>>(64-15)), &it) {
-			l.stats.Repaired++
-			l.add(p, &f, &it)
-		}
-		return true
-	})
-	l.cut(p)
-	if t.part++; t.part == Parts {
-		p.transfer = nil
-	}
 }
 
 func (l *Layer) add(p *peer, f *Flow, it *Item) {

@@ -2,6 +2,7 @@ package flowshare
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -46,6 +47,27 @@ func (l *Layer) Step(now time.Time) (next time.Time) {
 	sooner(l.sweepAt)
 	busy := l.busy
 	l.busy = nil
+	l.repair(busy)
+	for _, p := range busy {
+		if p.gone {
+			continue
+		}
+		if !l.pump(p) || p.transfer != nil || p.digest != nil {
+			sooner(l.now.Add(max(l.cfg.Batch, again)))
+			l.work(p)
+		}
+		if p.dirty || p.open {
+			sooner(later(p.repairAt, l.now.Add(again)))
+			l.work(p)
+		}
+	}
+	return next
+}
+
+// repair does what is due of comparisons and transfers, for all peers together.
+func (l *Layer) repair(busy []*peer) {
+	var ask, answer []*peer
+	transfers := false
 	for _, p := range busy {
 		p.busy = false
 		if p.gone {
@@ -55,19 +77,25 @@ func (l *Layer) Step(now time.Time) (next time.Time) {
 		if p.open && due {
 			p.open, p.dirty = false, true // there was no answer
 		}
+		l.pump(p)
 		if p.dirty && due && len(p.frames) == 0 && p.transfer == nil {
-			l.compare(p)
+			ask = append(ask, p)
 		}
-		if !l.pump(p) {
-			sooner(l.now.Add(max(l.cfg.Batch, again)))
-			l.work(p)
+		if p.digest != nil {
+			answer = append(answer, p)
 		}
-		if (p.dirty || p.open) && !p.gone {
-			sooner(later(p.repairAt, l.now.Add(again)))
-			l.work(p)
-		}
+		transfers = transfers || p.transfer != nil
 	}
-	return next
+	if len(answer) > 0 {
+		l.answer(answer)
+		transfers = true
+	}
+	if len(ask) > 0 {
+		l.compare(slices.DeleteFunc(ask, func(p *peer) bool { return p.gone }))
+	}
+	for transfers && l.forward(busy) {
+		l.breathe()
+	}
 }
 
 func later(a, b time.Time) time.Time {

@@ -207,15 +207,3 @@ func (l *Layer) Members() []Member {
 func (l *Layer) mine(f *Flow, it *Item) bool {
 	return l.view.full || it.Origin == l.self || l.view.holds(SlotOf(*f), l.view.self)
 }
-
-// shared says whether both this member and a peer should have an item, as both would say.
-func (l *Layer) shared(p *peer, slot int, it *Item) bool {
-	if it.Flags&Unsent != 0 {
-		return false
-	}
-	if l.view.full {
-		return true
-	}
-	return (it.Origin == l.self || l.view.holds(slot, l.view.self)) &&
-		(int(l.about[it.Origin].at) == p.at || l.view.holds(slot, p.at))
-}
