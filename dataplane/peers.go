@@ -100,6 +100,15 @@ func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node)
 	p.cfg.Peers.Announce(k.Protocol(), o.Src(), o.Dst(), n.name, back.String())
 }
 
+// answeredElsewhere gives a session a life like any other's whose client goes on without a word of its node's: the node answers by way of
+// another balancer. As a SYN and a blind acknowledgement look alike, the session still yields to others when the table is full; then
+// its next packet asks the peers.
+func (w *Worker) answeredElsewhere(pk *packet, rec *record, svc *service) {
+	life := svc.timers.Life(pk.v.Proto, rec.vip.Port)
+	life.Class = clienttable.HalfOpen
+	w.setLife(pk.v.Proto, rec, svc, life)
+}
+
 // withdraw tells the peers that a flow is forgotten. At the end of the Plane it says nothing: they may take
 // its flows over.
 func (p *Plane) withdraw(k clienttable.Flow) {

@@ -205,3 +205,27 @@ func TestPeersICMPErrors(t *testing.T) {
 		require.Equal(t, Passed, v)
 	})
 }
+
+// A session whose node answers by way of another balancer is not taken for a half-open one for ever.
+func TestPeersOneSided(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		a, b, _ := two(t, fam)
+		client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		v, _ := a.send(tcp(client, vip, "S", 100, 0, ""))
+		require.Equal(t, Forwarded, v)
+		a.now = a.now.Add(time.Second)
+		v, _ = a.send(tcp(client, vip, "A", 101, 501, "x"))
+		require.Equal(t, Forwarded, v)
+		a.now = a.now.Add(30 * time.Second) // more than a handshake may take
+		a.Step(a.now)
+		v, _ = a.send(tcp(client, vip, "A", 102, 501, "y"))
+		require.Equal(t, Forwarded, v)
+		require.Zero(t, a.Stats().Asked)
+		// Without a word of the client's it is gone as ever.
+		v, _ = b.send(tcp(ap(fam.client2, 40000), vip, "S", 100, 0, ""))
+		require.Equal(t, Forwarded, v)
+		b.now = b.now.Add(30 * time.Second)
+		b.Step(b.now)
+		require.Zero(t, b.Stats().Sessions)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
 )
 
 // track follows a TCP connection by one of its packets. It returns false if the packet belongs
@@ -18,7 +19,15 @@ func (w *Worker) track(pk *packet, svc *service, rec *record, dir uint32) bool {
 	ended := rec.tcp.Ended()
 	event := rec.tcp.Update(clienttable.Dir(dir), v.TCPFlags, seq, ack, v.PayloadLen())
 	if event == clienttable.TCPSame {
+		oneSided := w.p.cfg.Peers != nil && dir == toNode && v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) == wire.ACK && rec.tcp.HalfOpen()
+		if oneSided {
+			rec.tcp = clienttable.OneWayTCP()
+			rec.tcp.Update(clienttable.FromClient, v.TCPFlags, seq, ack, v.PayloadLen())
+		}
 		rec.lock.release()
+		if oneSided {
+			w.answeredElsewhere(pk, rec, svc)
+		}
 		return true
 	}
 	state := rec.tcp

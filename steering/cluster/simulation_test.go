@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +18,11 @@ import (
 )
 
 var (
-	update  = flag.Bool("update", false, "run the whole simulation and write doc/simulation.md and its drawing")
-	largest = flag.Int("largest", 1000, "with -update: the most balancers")
-	each    = flag.Int("each", 10_000, "with -update: flows per balancer")
+	update = flag.Bool("update", false, "run the whole simulation and write doc/simulation.md and its drawing")
+	sizes  = flag.String("sizes", simSizes, "with -update: balancers x flows of each of them")
 )
+
+const simSizes = "2x1000,4x1000,8x1000,16x1000,64x1000,256x1000,1000x1000,1000x10000"
 
 // simFlow is a flow by its number.
 func simFlow(i int) flowshare.Flow {
@@ -28,7 +30,15 @@ func simFlow(i int) flowshare.Flow {
 	return flowshare.MakeFlow(6, netip.AddrPortFrom(client, uint16(1024+i%50000)), netip.MustParseAddrPort("192.0.2.1:443"))
 }
 
-func simValue(i int) flowshare.Value { return flowshare.Value{Node: fmt.Sprintf("sh%d", i%16)} }
+// simNodes are the names of the nodes.
+var simNodes = func() (names [16]string) {
+	for i := range names {
+		names[i] = fmt.Sprintf("sh%d", i)
+	}
+	return names
+}()
+
+func simValue(i int) flowshare.Value { return flowshare.Value{Node: simNodes[i%16]} }
 
 // A course is one simulation: balancers, flows that begin and end, and a schedule of failures.
 type course struct {
@@ -132,8 +142,8 @@ func (c *course) measure(do func()) (ch change) {
 }
 
 func simulate(n, each int, seed uint64) *course {
-	c := &course{w: simnet.New(simnet.Config{Seed: seed, Layer: flowshare.Config{RepairEvery: 10 * time.Second}}, n), n: n, each: each,
-		by: map[*simnet.Node][]int{}, agree: 1}
+	cfg := simnet.Config{Seed: seed, Layer: flowshare.Config{RepairEvery: 10 * time.Second}, Store: func() flowshare.Store { return &slimStore{} }}
+	c := &course{w: simnet.New(cfg, n), n: n, each: each, by: map[*simnet.Node][]int{}, agree: 1}
 	for range 20 { // ten seconds
 		for _, b := range c.w.Nodes {
 			c.open(b, each/20)
@@ -243,18 +253,20 @@ Written by %s.
 |---|---|---|---|---|---|---|---|---|
 `
 	command := "`go test ./steering/cluster -run TestSimulation -update -timeout 2h`"
-	if *largest != 1000 || *each != 10_000 {
-		command = fmt.Sprintf("`go test ./steering/cluster -run TestSimulation -update -largest %d -each %d -timeout 2h`", *largest, *each)
+	if *sizes != simSizes {
+		command = fmt.Sprintf("`go test ./steering/cluster -run TestSimulation -update -sizes %s -timeout 2h`", *sizes)
 	}
 	text := fmt.Sprintf(head, command)
 	var cs []*course
-	for _, n := range []int{2, 4, 8, 16, 64, 256, 1000} {
-		if n > *largest {
-			break
-		}
+	for size := range strings.SplitSeq(*sizes, ",") {
+		var n, each int
+		_, err := fmt.Sscanf(size, "%dx%d", &n, &each)
+		require.NoError(t, err, "-sizes %s", size)
 		start := time.Now()
-		c := simulate(n, *each, 1)
-		t.Logf("%s in %v", c.row(), time.Since(start))
+		c := simulate(n, each, 1)
+		took := fmt.Sprintf("%.0f s", time.Since(start).Seconds())
+		t.Logf("%s in %s", c.row(), took)
+		fmt.Println(size, took)
 		text += c.row()
 		c.w, c.by = nil, nil
 		cs = append(cs, c)
@@ -282,6 +294,7 @@ func draw(cs []*course) string {
 		v := most * float64(i) / 4
 		fmt.Fprintf(&b, `<text x="%d" y="%.0f" text-anchor="end">%.0f</text>`+"\n", left-6, y(v)+4, v)
 	}
+	cs = slices.DeleteFunc(slices.Clone(cs), func(c *course) bool { return c.each != cs[0].each }) // comparable ones
 	for _, line := range []struct {
 		colour string
 		v      func(*course) float64

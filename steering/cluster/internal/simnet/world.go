@@ -8,7 +8,6 @@
 package simnet
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -29,6 +28,8 @@ type Config struct {
 	Gossip [2]time.Duration
 	// Layer is the template of the layers' configurations.
 	Layer flowshare.Config
+	// Store makes the stores of the layers. Default: the layers' own.
+	Store func() flowshare.Store
 }
 
 // A World is a number of balancers. It is for one goroutine.
@@ -70,23 +71,48 @@ type event struct {
 	run func()
 }
 
+func (e *event) before(o *event) bool {
+	if c := e.at.Compare(o.at); c != 0 {
+		return c < 0
+	}
+	return e.seq < o.seq
+}
+
+// events is a heap.
 type events []event
 
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	if e[i].at.Equal(e[j].at) {
-		return e[i].seq < e[j].seq
+func (e *events) push(x event) {
+	*e = append(*e, x)
+	h := *e
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 4
+		if !h[i].before(&h[up]) {
+			break
+		}
+		h[i], h[up] = h[up], h[i]
+		i = up
 	}
-	return e[i].at.Before(e[j].at)
 }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := len(*e) - 1
-	x := (*e)[last]
-	(*e)[last] = event{}
-	*e = (*e)[:last]
-	return x
+
+func (e *events) pop() event {
+	h := *e
+	first, last := h[0], len(h)-1
+	h[0], h[last] = h[last], event{}
+	h = h[:last]
+	*e = h
+	for i := 0; ; {
+		best := i
+		for d := 4*i + 1; d <= 4*i+4 && d < last; d++ {
+			if h[d].before(&h[best]) {
+				best = d
+			}
+		}
+		if best == i {
+			return first
+		}
+		h[i], h[best] = h[best], h[i]
+		i = best
+	}
 }
 
 // New makes a world with n balancers that know each other.
@@ -127,6 +153,9 @@ func (w *World) start(n *Node) {
 	c := w.cfg.Layer
 	c.Self, c.Transport, c.Place = n.member(), transport{n, n.epoch}, w.place
 	c.Rand = rand.New(rand.NewPCG(w.Rand.Uint64(), 2))
+	if w.cfg.Store != nil {
+		c.Store = w.cfg.Store()
+	}
 	l, err := flowshare.New(&c)
 	if err != nil {
 		panic(err)
@@ -136,6 +165,9 @@ func (w *World) start(n *Node) {
 }
 
 func (n *Node) member() flowshare.Member { return flowshare.Member{Name: n.Name, Epoch: n.epoch} }
+
+// mostPlaced is how many placements are kept, of some 600 KB each.
+const mostPlaced = 128
 
 // place shares placements: they are the same for all who see the same members.
 func (w *World) place(prev *flowshare.Placement, names []string, k int) *flowshare.Placement {
@@ -149,7 +181,7 @@ func (w *World) place(prev *flowshare.Placement, names []string, k int) *flowsha
 	if p := w.places[key]; p != nil {
 		return p
 	}
-	if len(w.placed) > 2048 {
+	if len(w.placed) > mostPlaced {
 		delete(w.places, w.placed[0])
 		w.placed = w.placed[1:]
 	}
@@ -161,14 +193,14 @@ func (w *World) place(prev *flowshare.Placement, names []string, k int) *flowsha
 // After runs f after d.
 func (w *World) After(d time.Duration, f func()) {
 	w.seq++
-	heap.Push(&w.events, event{w.Now.Add(d), w.seq, f})
+	w.events.push(event{w.Now.Add(d), w.seq, f})
 }
 
 // Run lets d pass.
 func (w *World) Run(d time.Duration) {
 	end := w.Now.Add(d)
 	for len(w.events) > 0 && !w.events[0].at.After(end) {
-		e := heap.Pop(&w.events).(event)
+		e := w.events.pop()
 		w.Now = e.at
 		e.run()
 	}
@@ -310,12 +342,12 @@ func (w *World) notice(a, b *Node) {
 const manyNodes = 64
 
 // noticeAll has a see, after a while, whom it can reach.
-func (w *World) noticeAll(a *Node) {
+func (w *World) noticeAll(a *Node, after [2]time.Duration) {
 	if !a.Alive {
 		return
 	}
 	epoch := a.epoch
-	w.After(w.between(w.cfg.Detect), func() {
+	w.After(w.between(after), func() {
 		if !a.Alive || a.epoch != epoch {
 			return
 		}
@@ -364,9 +396,15 @@ func (w *World) Kill(n *Node) {
 // Restart brings a balancer that is gone back, knowing nothing.
 func (w *World) Restart(n *Node) {
 	w.start(n)
+	many := len(w.Nodes) > manyNodes
+	if many {
+		w.noticeAll(n, w.cfg.Gossip) // whom it joins tells it all members
+	}
 	for _, o := range w.Nodes {
 		w.notice(o, n)
-		w.notice(n, o)
+		if !many {
+			w.notice(n, o)
+		}
 	}
 }
 
@@ -378,7 +416,7 @@ func (w *World) Partition(side int, nodes ...*Node) {
 	}
 	if len(w.Nodes) > manyNodes {
 		for _, a := range w.Nodes {
-			w.noticeAll(a)
+			w.noticeAll(a, w.cfg.Detect)
 		}
 		return
 	}
