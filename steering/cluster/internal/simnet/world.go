@@ -339,7 +339,7 @@ func (w *World) notice(a, b *Node) {
 
 // manyNodes is how many balancers notice a partition one by one. Where there are more, each notices all of it at
 // once, at a time of its own: otherwise each would see other members than all others hundreds of times.
-const manyNodes = 64
+const manyNodes = 32
 
 // noticeAll has a see, after a while, whom it can reach.
 func (w *World) noticeAll(a *Node, after [2]time.Duration) {
