@@ -40,11 +40,12 @@ const large = 16
 // A cell is the rows of one pair of networks and one protocol. Rows are numbers in the
 // order of the table.
 type cell struct {
-	proto uint8 // 0 for both
-	last  bool  // the pair has no further cell
-	all   int32 // first row without ports, noRow if none
-	a, b  steps // rows with ports at one end only
-	ab    []int32
+	proto uint8     // 0 for both
+	last  bool      // the pair has no further cell
+	all   int32     // first row without ports, noRow if none
+	a, b  steps     // rows with ports at one end only
+	ab    []int32   // ranges of ports at both ends, while these are few
+	grid  *grid     // the same when they are many
 	abAt  hashTable // single ports at both ends → row
 	abOK  bool
 }
@@ -278,7 +279,8 @@ func zeroOf(p, zero4, zero6 netip.Prefix) netip.Prefix {
 	return zero6
 }
 
-// pairs indexes rows with ports at both ends: single ports by hash, ranges in order.
+// pairs indexes rows with ports at both ends: single ports by hash, a few ranges in order,
+// many in a grid.
 func (c *cell) pairs(rows []Row, ab []int32) {
 	if len(ab) == 0 {
 		return
@@ -294,6 +296,9 @@ func (c *cell) pairs(rows []Row, ab []int32) {
 		} else {
 			c.ab = append(c.ab, row)
 		}
+	}
+	if len(c.ab) > gridWorth {
+		c.grid, c.ab = newGrid(rows, c.ab), nil
 	}
 	if len(single) > 0 {
 		c.abOK = true
@@ -320,6 +325,9 @@ func (c *cell) first(rows []Row, pa, pb uint16) int32 {
 			best = i
 			break
 		}
+	}
+	if c.grid != nil {
+		best = c.grid.lookup(pa, pb, best)
 	}
 	return best
 }

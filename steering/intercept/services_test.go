@@ -230,3 +230,58 @@ func TestPrefixes(t *testing.T) {
 		}
 	}
 }
+
+// portRows are rows of one pair of networks, with ranges of ports at both ends.
+func portRows(r *rand.Rand, n, ports int) []Row {
+	rows := make([]Row, n)
+	for i := range rows {
+		ranges := func() Ports {
+			p := 1 + r.IntN(ports)
+			return Ports{uint16(p), uint16(min(p+r.IntN(1+ports/10), 65535))}
+		}
+		rows[i] = Row{
+			A: Endpoint{Net: netip.MustParsePrefix("10.0.0.0/8"), Ports: ranges()},
+			B: Endpoint{Net: netip.MustParsePrefix("192.0.2.0/24"), Ports: ranges()},
+		}
+		if r.IntN(50) == 0 {
+			rows[i].A.Ports.Last = 65535
+		}
+		if r.IntN(50) == 0 {
+			rows[i].B.Ports.First = 0
+		}
+	}
+	return rows
+}
+
+func TestRangesOfPortsAtBothEnds(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	a, b := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("192.0.2.9")
+	for range 60 {
+		rows := portRows(r, 1+r.IntN(200), []int{20, 300, 65000}[r.IntN(3)])
+		s := newServices(rows)
+		port := func() uint16 { // also at the edges
+			p := rows[r.IntN(len(rows))]
+			edge := []uint16{p.A.Ports.First, p.A.Ports.Last, p.B.Ports.First, p.B.Ports.Last}[r.IntN(4)]
+			return edge + uint16(r.IntN(3)) - 1
+		}
+		for range 200 {
+			x, y := netip.AddrPortFrom(a, port()), netip.AddrPortFrom(b, port())
+			require.Equal(t, slowLookup(rows, tcp, x, y), s.lookup(tcp, x, y), "%s %s", x, y)
+			require.Equal(t, slowLookup(rows, tcp, y, x), s.lookup(tcp, y, x), "%s %s", y, x)
+		}
+	}
+}
+
+func BenchmarkServicesPortRanges(b *testing.B) {
+	for _, n := range []int{5, 1000, 100_000} {
+		b.Run(fmt.Sprintf("rows=%d", n), func(b *testing.B) {
+			r := rand.New(rand.NewPCG(1, 1))
+			s := newServices(portRows(r, n, 65000))
+			b.ReportAllocs()
+			x, y := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("192.0.2.9")
+			for b.Loop() {
+				s.lookup(tcp, netip.AddrPortFrom(x, uint16(r.Uint32())), netip.AddrPortFrom(y, uint16(r.Uint32())))
+			}
+		})
+	}
+}
