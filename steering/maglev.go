@@ -3,7 +3,6 @@ package steering
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
 	"slices"
 )
 
@@ -27,8 +26,14 @@ type Share struct {
 // names, weights, size and seed, not on the order of the shares. It is immutable and
 // safe for concurrent use; use [NewMaglevTable].
 type MaglevTable struct {
-	live []int16 // what Lookup reads; base where all nodes are in full
-	base []int16
+	// What Lookup reads: few where the shares are few enough for a byte each, and half the
+	// memory fits the caches; else live.
+	few  []uint8
+	live []int16
+	// The full table, one of both.
+	baseFew []uint8
+	base    []int16
+
 	keys []uint64 // per share, of its name
 	walk []filler // per share, its permutation
 	seed uint64
@@ -78,14 +83,27 @@ func newMaglevTable(size int, seed uint64, names []string, weights []uint64) *Ma
 		fills[j].quota = int32(quota)
 		t.walk[fills[j].index] = fills[j]
 	}
-	t.base = fill(size, fills, sorted)
-	t.live = t.base
+	if len(names) <= maxFew && len(fills) > 0 {
+		t.baseFew = fillTable(make([]uint8, size), fills, sorted)
+	} else {
+		t.base = fill(size, fills, sorted)
+	}
+	t.few, t.live = t.baseFew, t.base
 	return t
 }
+
+// maxFew is how many shares have tables of bytes.
+const maxFew = 1 << 8
+
+// slot is what a table is made of: the index of a share.
+type slot interface{ uint8 | int16 }
 
 // Lookup returns the index of the share that hash belongs to, or -1 when none has any
 // part. Any hash will do, a counter too.
 func (t *MaglevTable) Lookup(hash uint64) int {
+	if len(t.few) != 0 {
+		return int(t.few[reduce(hash*k0, uint64(len(t.few)))])
+	}
 	return int(t.live[reduce(hash*k0, uint64(len(t.live)))])
 }
 
@@ -104,15 +122,44 @@ func (t *MaglevTable) With(parts ...uint8) *MaglevTable {
 		}
 	}
 	n := *t
-	n.live = t.base
-	if !whole {
-		n.live = t.overlay(all)
+	n.few, n.live = t.baseFew, t.base
+	if whole {
+		return &n
+	}
+	o, ok := t.overlay(all)
+	switch {
+	case !ok:
+		n.few, n.live = nil, nobody(t.size())
+	case t.baseFew != nil:
+		n.few = lay(o, t.baseFew)
+	default:
+		n.live = lay(o, t.base)
 	}
 	return &n
 }
 
+func (t *MaglevTable) size() int { return len(t.baseFew) + len(t.base) }
+
 // Slots returns the node of each slot, a copy.
-func (t *MaglevTable) Slots() []int16 { return slices.Clone(t.live) }
+func (t *MaglevTable) Slots() []int16 {
+	if t.few == nil {
+		return slices.Clone(t.live)
+	}
+	all := make([]int16, len(t.few))
+	for s, i := range t.few {
+		all[s] = int16(i)
+	}
+	return all
+}
+
+// nobody is a table where no share has any part.
+func nobody(size int) []int16 {
+	table := make([]int16, size)
+	for s := range table {
+		table[s] = -1
+	}
+	return table
+}
 
 // A filler walks the slots in the order of one node's permutation.
 type filler struct {
@@ -125,13 +172,14 @@ type filler struct {
 // largest says, and each takes the next free slot of its permutation until it has its
 // quota. With equal weights this is the Maglev algorithm.
 func fill(size int, fills []filler, weights []uint64) []int16 {
-	table := make([]int16, size)
 	if len(fills) == 0 {
-		for i := range table {
-			table[i] = -1
-		}
-		return table
+		return nobody(size)
 	}
+	return fillTable(make([]int16, size), fills, weights)
+}
+
+func fillTable[T slot](table []T, fills []filler, weights []uint64) []T {
+	size := len(table)
 	type turn struct {
 		pos, skip    uint32
 		inverse      uint32 // of skip, once it is needed
@@ -179,7 +227,7 @@ func fill(size int, fills []filler, weights []uint64) []int16 {
 				p = end.take(p, t.inverse)
 			}
 			left--
-			table[p] = t.index
+			table[p] = T(t.index)
 			t.pos = wrap(p+t.skip, m)
 			if t.quota--; t.quota == 0 {
 				done = true
@@ -252,98 +300,6 @@ func isqrt(n int) int {
 		r++
 	}
 	return r
-}
-
-// maxDraws bounds the draws for one slot; when all meet nodes that are down, the slot
-// goes by highest score among the living ones. Both ways move only slots of the node
-// that changed.
-const maxDraws = 256
-
-func (t *MaglevTable) overlay(parts []uint8) []int16 {
-	base, keys, seed := t.base, t.keys, t.seed
-	live := slices.Clone(base)
-	keep := func(s uint64, i int16) bool {
-		part := parts[i]
-		return part == FullPart || part > 0 && uint8(fold(s^keys[i], k3)>>58) < part
-	}
-	var alive []int16
-	held := make([]uint8, len(parts)) // 1 for nodes below their full part
-	for i, part := range parts {
-		if part > 0 && t.walk[i].skip != 0 { // those of weight 0 have no walk
-			alive = append(alive, int16(i))
-		}
-		if part < FullPart {
-			held[i] = 1
-		}
-	}
-	if len(alive) == 0 {
-		for s := range live {
-			live[s] = -1
-		}
-		return live
-	}
-	m, salt := uint64(len(base)), seed*k1^k2
-	redraw := func(s uint64) int16 {
-		x := fold(s^salt, k0)
-		for range maxDraws {
-			x = x*6364136223846793005 + 1442695040888963407
-			d := reduce(x, m)
-			j := base[d]
-			if parts[j] == FullPart || parts[j] > 0 && keep(d, j) {
-				return j
-			}
-		}
-		return highest(alive, keys, s)
-	}
-	// A node's slots lie along its permutation, about q ln q steps for q slots.
-	steps := 0
-	for i, h := range held {
-		steps += int(h) * int(t.walk[i].quota) * bits.Len32(uint32(t.walk[i].quota))
-	}
-	if steps < len(base)/2 {
-		for i := range held {
-			if held[i] == 0 {
-				continue
-			}
-			w := t.walk[i]
-			for n := w.quota; n > 0; {
-				if s := w.pos; base[s] == int16(i) {
-					n--
-					if !keep(uint64(s), int16(i)) {
-						live[s] = redraw(uint64(s))
-					}
-				}
-				w.pos = wrap(w.pos+w.skip, uint32(len(base)))
-			}
-		}
-		return live
-	}
-	// The slots in question are gathered first, without a branch the processor would
-	// guess wrong for one slot in N.
-	var found [512]uint32
-	for s := 0; s < len(base); s += len(found) {
-		n := 0
-		for k, i := range base[s:min(s+len(found), len(base))] {
-			found[n&(len(found)-1)] = uint32(s + k)
-			n += int(held[i])
-		}
-		for _, s := range found[:n] {
-			if i := base[s]; parts[i] == 0 || !keep(uint64(s), i) {
-				live[s] = redraw(uint64(s))
-			}
-		}
-	}
-	return live
-}
-
-func highest(nodes []int16, keys []uint64, key uint64) int16 {
-	best, score := nodes[0], uint64(0)
-	for _, i := range nodes {
-		if x := fold(key^k0, keys[i]|1); x >= score {
-			best, score = i, x
-		}
-	}
-	return best
 }
 
 func isPrime(n int) bool {

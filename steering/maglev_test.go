@@ -100,21 +100,21 @@ func TestMaglevOverlay(t *testing.T) {
 		is := full.With(parts...)
 		if slices.Max(parts) == 0 {
 			require.Equal(t, -1, is.Lookup(1))
-		} else if slices.Max(was.live) >= 0 {
-			for s := range is.live {
-				if is.live[s] != was.live[s] {
+		} else if had, has := was.Slots(), is.Slots(); slices.Max(had) >= 0 {
+			for s := range has {
+				if has[s] != had[s] {
 					if parts[i] < old {
-						require.EqualValues(t, i, was.live[s], "only slots of the node that lost")
+						require.EqualValues(t, i, had[s], "only slots of the node that lost")
 					} else {
-						require.EqualValues(t, i, is.live[s], "only to the node that gained")
+						require.EqualValues(t, i, has[s], "only to the node that gained")
 					}
 				}
 			}
 		}
 		was = is
 	}
-	require.Equal(t, full.live, full.With().live)
-	require.Equal(t, full.live, full.With(slices.Repeat([]uint8{FullPart}, n)...).live)
+	require.Equal(t, full.Slots(), full.With().Slots())
+	require.Equal(t, full.Slots(), full.With(slices.Repeat([]uint8{FullPart}, n)...).Slots())
 }
 
 // Even when nearly all are down every slot finds a living node, soon.
@@ -124,8 +124,9 @@ func TestMaglevOverlayWays(t *testing.T) {
 	full := newTable(t, 4099, shares...)
 	some := slices.Repeat([]uint8{FullPart}, 300)
 	some[7], some[200] = 0, FullPart/2
-	for s, i := range full.With(some...).live {
-		was := full.base[s]
+	base := full.Slots()
+	for s, i := range full.With(some...).Slots() {
+		was := base[s]
 		switch some[was] {
 		case FullPart:
 			require.Equal(t, was, i)
@@ -138,10 +139,10 @@ func TestMaglevOverlayWays(t *testing.T) {
 	for i := range 100 {
 		many[i] = 0
 	}
-	wide := full.With(many...)
-	for s, i := range full.With(some...).live {
-		if many[i] == FullPart && many[full.base[s]] == FullPart {
-			require.Equal(t, i, wide.live[s])
+	wide := full.With(many...).Slots()
+	for s, i := range full.With(some...).Slots() {
+		if many[i] == FullPart && many[base[s]] == FullPart {
+			require.Equal(t, i, wide[s])
 		}
 	}
 }
@@ -152,7 +153,7 @@ func TestMaglevNearlyAllDown(t *testing.T) {
 	parts := make([]uint8, 1000)
 	parts[3], parts[777] = FullPart, FullPart
 	c := map[int]int{}
-	for _, i := range full.With(parts...).live {
+	for _, i := range full.With(parts...).Slots() {
 		c[int(i)]++
 	}
 	require.Len(t, c, 2)
@@ -167,7 +168,7 @@ func TestMaglevShareWithNodesDown(t *testing.T) {
 			parts[i] = 0
 		}
 		c := make([]int, tt.n)
-		for _, i := range newTable(t, 65537, shares...).With(parts...).live {
+		for _, i := range newTable(t, 65537, shares...).With(parts...).Slots() {
 			c[i]++
 		}
 		mean := 65537 / float64(tt.n-tt.down)
