@@ -155,8 +155,9 @@ func hash4(x uint32, n uint8, seed uint64) uint64 {
 	return (h ^ h>>32) * 0xd6e8feb86659fd93
 }
 
+// hash6 has the seed in both factors: whichever is zero for one seed, and makes all prefixes alike, is not for the next.
 func hash6(x u128, n uint8, seed uint64) uint64 {
-	hi, lo := bits.Mul64(x.hi^0x9e3779b97f4a7c15^uint64(n), x.lo^0xd6e8feb86659fd93^seed<<32)
+	hi, lo := bits.Mul64(x.hi^0x9e3779b97f4a7c15^uint64(n)^seed<<32, x.lo^0xd6e8feb86659fd93^seed<<32)
 	return (hi ^ lo) * 0xa0761d6478bd642f
 }
 
