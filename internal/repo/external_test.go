@@ -12,23 +12,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// memberlist is what comes with steering/cluster.
+var memberlist = []string{
+	"github.com/hashicorp/memberlist", "github.com/hashicorp/errwrap", "github.com/hashicorp/go-immutable-radix", "github.com/hashicorp/go-metrics",
+	"github.com/hashicorp/go-msgpack/v2", "github.com/hashicorp/go-multierror", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/golang-lru",
+	"github.com/hashicorp/golang-lru/v2", "github.com/google/btree", "github.com/miekg/dns", "github.com/sean-/seed", "golang.org/x/net", "golang.org/x/sys",
+}
+
 // external is what programs of others print that use one package alone, and the modules of third parties that may come
 // with it. The lists are short on purpose; think twice before one grows.
 var external = []struct {
 	name, prints string
 	modules      []string
 }{
-	{"policy", "policy: staff farm", nil},
+	{"policy", "policy: staff farm", []string{"golang.org/x/sys"}},
 	{"clienttable", "clienttable: 3 true", []string{"golang.org/x/sys"}},
 	{"healthcheck", "healthcheck: web1 active", []string{"golang.org/x/net", "golang.org/x/sys", "golang.org/x/text"}},
 	{"sslpersist", "sslpersist: shop.example, session ID of 32 bytes, <nil>", []string{"github.com/hashicorp/golang-lru/v2"}},
 	{"steering", "steering: 10 20", nil},
 	{"intercept", "intercept: redirect", []string{"github.com/hashicorp/golang-lru/v2"}},
 	{"path", "path: sent mpls", nil},
+	{"cluster", "cluster: [lb1] steady", memberlist},
 	{"dataplane", "dataplane: forwarded web web1", []string{"golang.org/x/sys", "github.com/hashicorp/golang-lru/v2", "github.com/dchest/siphash"}},
-	{"all", "all: 17", []string{
+	{"all", "all: 20", append([]string{
 		"golang.org/x/net", "golang.org/x/sys", "golang.org/x/text", "github.com/hashicorp/golang-lru/v2", "github.com/dchest/siphash", "github.com/google/gopacket",
-	}},
+	}, memberlist...)},
 }
 
 // TestExternalModule builds and runs, from a module of its own, a program for each package, and lists its modules.
