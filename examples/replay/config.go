@@ -21,6 +21,7 @@ import (
 type config struct {
 	Version   int               `yaml:"version,required" doc:"Version of the format: 1."`
 	Foreign   dataplane.Foreign `yaml:"foreign" doc:"What happens to packets that are for no service." default:"pass"`
+	Sessions  int               `yaml:"sessions" doc:"Most sessions at a time; the option -sessions decides here." default:"262144"`
 	PingNodes int               `yaml:"ping-nodes" doc:"How many nodes must be usable for a virtual address to answer pings." default:"1"`
 	Device    device            `yaml:"device" doc:"Only addresses matter here."`
 	Farms     map[string]*farm  `yaml:"farms,required" doc:"Servers that do the same work, by name."`
@@ -34,17 +35,22 @@ type device struct {
 }
 
 type farm struct {
-	Metric  steering.Metric   `yaml:"metric" doc:"How a node is chosen for a new session." default:"leastconns"`
-	Mode    clienttable.Mode  `yaml:"mode" doc:"How clients are remembered." default:"entry-per-session"`
-	Forward dataplane.Forward `yaml:"forward" doc:"How packets reach a node." default:"nat"`
-	Locals  []netip.Addr      `yaml:"locals" doc:"With fullnat: addresses that take the place of clients'."`
-	Tunnel  *tunnel           `yaml:"tunnel" doc:"With tunnel: how packets are wrapped."`
-	PathMTU int               `yaml:"path-mtu" doc:"Largest packet on the way to the nodes."`
-	Clients clients           `yaml:"clients" doc:"Which clients count as one."`
-	Seed    uint64            `yaml:"seed" doc:"Of hashes and turns."`
-	Ageing  ageing            `yaml:"ageing" doc:"For how long sessions are remembered."`
-	Nodes   []*node           `yaml:"nodes,required" doc:"The servers."`
-	Rest    conf.Rest
+	Metric    steering.Metric     `yaml:"metric" doc:"How a node is chosen for a new session." default:"leastconns"`
+	Mode      clienttable.Mode    `yaml:"mode" doc:"How clients are remembered." default:"entry-per-session"`
+	Forward   dataplane.Forward   `yaml:"forward" doc:"How packets reach a node." default:"nat"`
+	Locals    []netip.Addr        `yaml:"locals" doc:"With fullnat: addresses that take the place of clients'."`
+	Tunnel    *tunnel             `yaml:"tunnel" doc:"With tunnel: how packets are wrapped."`
+	PathMTU   int                 `yaml:"path-mtu" doc:"Largest packet on the way to the nodes."`
+	Clients   clients             `yaml:"clients" doc:"Which clients count as one."`
+	Seed      uint64              `yaml:"seed" doc:"Of hashes and turns."`
+	Backup    steering.BackupRule `yaml:"backup-when" doc:"When backup nodes are used." default:"down-or-full"`
+	NoPreempt bool                `yaml:"no-preempt" doc:"Backups that took over keep new sessions." default:"false"`
+	Panic     int                 `yaml:"panic-percent" doc:"While fewer than this part of the members are up, health is not looked at." default:"0"`
+	Sticky    bool                `yaml:"sticky-over-limit" doc:"Known clients may exceed a node's limit." default:"false"`
+	HashBits  int                 `yaml:"hash-client-bits" doc:"For minmisses: how much of an IPv4 client's address counts." default:"24"`
+	Ageing    ageing              `yaml:"ageing" doc:"For how long sessions are remembered."`
+	Nodes     []*node             `yaml:"nodes,required" doc:"The servers."`
+	Rest      conf.Rest
 }
 
 type clients struct {
@@ -84,9 +90,17 @@ type service struct {
 	Port     policy.PortRange    `yaml:"port" doc:"Port or range." default:"any"`
 	Clients  policy.AddrRange    `yaml:"clients" doc:"Clients served." default:"any"`
 	Farm     string              `yaml:"farm,required" doc:"Name of the farm that serves."`
+	MinNodes int                 `yaml:"min-nodes" doc:"How many nodes must be usable." default:"1"`
+	Delay    *delay              `yaml:"delay" doc:"Delayed binding. A capture shows a connection that the balancer's own numbers were not part of, so what it chooses by is only named."`
 	Lost     dataplane.MidStream `yaml:"lost-session" doc:"What a TCP packet in the middle of an unknown connection gets." default:"reset"`
 	Disabled bool                `yaml:"disabled" doc:"Leaves the service out." default:"false"`
 	Rest     conf.Rest
+}
+
+// delay is what matters of delayed binding.
+type delay struct {
+	Read dataplane.Read `yaml:"read" doc:"What a client's stream begins with." default:"nothing"`
+	Rest conf.Rest
 }
 
 // load reads a file. All faults come at once, each with its place.
@@ -136,6 +150,9 @@ func (c *config) unused() []string {
 	}
 	for _, s := range c.Services {
 		all = append(all, s.Rest...)
+		if s.Delay != nil {
+			all = append(all, s.Delay.Rest...)
+		}
 	}
 	for i, path := range all {
 		if parts := strings.Split(path, "."); parts[0] == "farms" && len(parts) > 2 {
@@ -145,6 +162,16 @@ func (c *config) unused() []string {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// notes say of which services the flows may go elsewhere in truth.
+func (c *config) notes() (notes []string) {
+	for _, s := range c.Services {
+		if s.Delay != nil && !s.Disabled && len(s.Delay.Rest) > 0 {
+			notes = append(notes, fmt.Sprintf("service %s reads %v before it chooses: its flows are shown with its own farm, as if no rule and no TLS session led elsewhere", s.Name, s.Delay.Read))
+		}
+	}
+	return notes
 }
 
 // ethernet reports whether packets must be frames: only they reach a node by its MAC.
@@ -177,7 +204,9 @@ func (c *config) plane(sessions int) (*dataplane.Plane, error) {
 				Capacity: n.Capacity, Backup: n.Backup, Admin: n.Admin,
 			})
 		}
-		pool, err := steering.NewPool(&steering.Config{Metric: fm.Metric, IDs: ids, Seed: fm.Seed}, nodes...)
+		pool, err := steering.NewPool(&steering.Config{
+			Metric: fm.Metric, IDs: ids, Seed: fm.Seed, Backup: fm.Backup, NoPreempt: fm.NoPreempt, PanicPercent: fm.Panic, StickyOverLimit: fm.Sticky, ClientBits: fm.HashBits,
+		}, nodes...)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("farm %s: %w", name, err))
 		}
@@ -193,7 +222,7 @@ func (c *config) plane(sessions int) (*dataplane.Plane, error) {
 			m = policy.Match{Dst: s.VIP.Prefix, Protocol: s.Protocol, DstPort: s.Port, Src: s.Clients}
 		}
 		v := &dataplane.Service{
-			Name: s.Name, Pool: pools[s.Farm], Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost,
+			Name: s.Name, Pool: pools[s.Farm], Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost, MinNodes: s.MinNodes,
 			Ageing:      clienttable.Ageing{Idle: fm.Ageing.Idle, SYN: fm.Ageing.SYN, Linger: fm.Ageing.Linger},
 			ClientBits4: fm.Clients.Bits4, ClientBits6: fm.Clients.Bits6,
 		}

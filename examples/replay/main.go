@@ -179,7 +179,7 @@ func runCommand(ctx context.Context, o *options, rest []string, out, errs io.Wri
 	} else if err := o.replay(ctx, rest[1], errs, e); err != nil {
 		return err
 	}
-	r := e.report(rest[1], c.unused())
+	r := e.report(rest[1], c)
 	if o.json {
 		return asJSON(out, r)
 	}

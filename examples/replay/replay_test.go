@@ -196,3 +196,61 @@ func TestFaults(t *testing.T) {
 	require.Contains(t, out, "replay diff OLD NEW CAPTURE")
 	require.Equal(t, "███████████████░░░░░░░░░░░░░░░  50%", progress(1, 2))
 }
+
+// Every file of l4lb is taken, its own examples and every key that it knows, and what is not looked at is said.
+func TestFilesOfL4lb(t *testing.T) {
+	trace := capture(t, false)
+	names, err := filepath.Glob("../l4lb/examples/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		status, out, errs := run(t, "run", name, trace)
+		require.Zerof(t, status, "%s: %s", name, errs)
+		require.Contains(t, out, "packets: ")
+	}
+	all := write(t, "all.yaml", `version: 1
+device: {type: tun, name: lb7, mtu: 1400, interfaces: [eth1], queues: 2, addresses: [198.51.100.1]}
+sessions: 1000
+associations: 1000
+foreign: pass
+ping-nodes: 2
+state: {file: /tmp/x, every: 5s}
+admin: {socket: none}
+flow-export: {collector: "192.0.2.9:4739"}
+elements: {db: {target: "192.0.2.7:5432", method: tcp}}
+policies: {p: db}
+farms:
+  web:
+    metric: minmisses
+    mode: server-per-session
+    backup-when: down-or-full
+    no-preempt: true
+    panic-percent: 10
+    sticky-over-limit: true
+    hash-client-bits: 32
+    slow-start: 5s
+    recovery: 1s
+    agent: {port: 9999}
+    check: {method: http}
+    policy: self AND p
+    nodes: [{name: a, address: "10.0.0.1:8080", max-sessions: 100, backup: true}, {name: b, address: "10.0.0.2:8080", weight: 3, admin: draining}, {name: c, address: "10.0.0.3:8080"}]
+services:
+  - name: web
+    vip: 192.0.2.80
+    protocol: tcp
+    port: 80
+    farm: web
+    min-nodes: 1
+    export-flows: true
+    delay: {read: http, budget: 2000, rules: [{when: path, is: /x, reply: 410}]}
+`)
+	status, out, errs := run(t, "run", all, trace)
+	require.Zerof(t, status, "%s", errs)
+	require.Contains(t, out, "not looked at: admin, associations, device.interfaces, device.mtu, device.name, device.queues, device.type, elements, farms.NAME.agent, farms.NAME.check, "+
+		"farms.NAME.policy, farms.NAME.recovery, farms.NAME.slow-start, flow-export, policies, services[0].delay.budget, services[0].delay.rules, services[0].export-flows, state\n")
+	require.Contains(t, out, "note: service web reads http before it chooses: its flows are shown with its own farm")
+	require.Contains(t, out, "web/c")
+	require.NotContains(t, out, "web/b", "it drains")
+	_, out, _ = run(t, "run", "-json", all, trace)
+	require.Contains(t, out, `"notes": [`)
+}

@@ -45,13 +45,14 @@ type report struct {
 	Configuration string   `json:"configuration"`
 	Capture       string   `json:"capture"`
 	Unused        []string `json:"unusedKeys,omitempty"`
+	Notes         []string `json:"notes,omitempty"`
 	Counts        counts   `json:"counts"`
 	Shares        []*share `json:"shares"`
 	Flows         []*flow  `json:"flows"`
 }
 
-func (e *engine) report(capture string, unused []string) *report {
-	r := &report{Configuration: e.name, Capture: capture, Unused: unused, Counts: e.counts, Shares: e.shares(), Flows: e.order}
+func (e *engine) report(capture string, c *config) *report {
+	r := &report{Configuration: e.name, Capture: capture, Unused: c.unused(), Notes: c.notes(), Counts: e.counts, Shares: e.shares(), Flows: e.order}
 	if r.Flows == nil {
 		r.Flows = []*flow{}
 	}
@@ -92,6 +93,9 @@ func table(w io.Writer, cells [][]string, right ...int) error {
 func (r *report) print(w io.Writer, flows int) error {
 	if len(r.Unused) > 0 {
 		fmt.Fprintf(w, "not looked at: %s\n", strings.Join(r.Unused, ", "))
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
 	}
 	c := r.Counts
 	fmt.Fprintf(w, "%d packets: %d forwarded, %d passed, %d answered, %d held, %d dropped; %d frames without IP\n\n", c.Packets, c.Forwarded, c.Passed, c.Answered, c.Held, c.Dropped, c.NotIP)
