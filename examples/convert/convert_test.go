@@ -96,6 +96,53 @@ func TestKeepalived(t *testing.T) {
 	right(t, l4lb(t), out)
 }
 
+const ipvsFile = `-A -t 192.0.2.80:80 -s wrr -p 50
+-a -t 192.0.2.80:80 -r 10.0.0.1:8080 -m -w 3
+-a -t 192.0.2.80:80 -r 10.0.0.2:8080 -m -w 1 -x 100 -y 50
+-A -u [2001:db8::53]:53 -s mh -b mh-port
+-a -u [2001:db8::53]:53 -r [2001:db8::1]:53 -g -w 1
+-A -t 192.0.2.81:0 -s rr -p
+-a -t 192.0.2.81:0 -r 10.0.0.3:0 -i -w 5
+-a -t 192.0.2.81:0 -r 10.0.0.4:0 -i -w 0 --tun-type gue --tun-port 6080
+-A -f 1 -s rr
+-a -f 1 -r 10.0.0.9:0 -g -w 1
+-A -t 192.0.2.99:1 -s sed
+`
+
+func TestIPVS(t *testing.T) {
+	status, out, errs := run(t, "ipvsadm", write(t, ipvsFile))
+	require.Zerof(t, status, "%s", errs)
+	for _, want := range []string{
+		"line 3: -y 50 is not taken over", "line 4: -b mh-port is not taken over", "line 8: --tun-type gue is not taken over", "line 8: --tun-port 6080 is not taken over",
+		"line 9: -A -f 1 -s rr is not taken over: a firewall mark says nothing of addresses", "line 11: scheduler sed: leastconns", "service 192.0.2.99-tcp-1 has no servers",
+	} {
+		require.Contains(t, errs, want)
+	}
+	for _, want := range []string{
+		"  \"192.0.2.80-tcp-80\":\n    metric: roundrobin\n    mode: entry-per-session\n    ageing: {idle: 50s}\n    nodes:\n",
+		`      - {name: "s1", address: "10.0.0.1:8080", weight: 3}`,
+		`      - {name: "s2", address: "10.0.0.2:8080", max-sessions: 100}`,
+		"  \"2001:db8::53-udp-53\":\n    metric: maglev\n    mode: server-per-session\n    forward: dsr\n    nodes:\n      - {name: \"s1\", address: \"2001:db8::1\"}\n",
+		"    metric: roundrobin\n    mode: entry-per-session\n    forward: tunnel\n    tunnel: {kind: ipip}\n    ageing: {idle: 5m0s}\n    nodes:\n      - {name: \"s1\", address: \"10.0.0.3\"}\n      - {name: \"s2\", address: \"10.0.0.4\", weight: 0}\n",
+		`  - {name: "192.0.2.81-tcp-any", vip: "192.0.2.81", protocol: tcp, port: any, farm: "192.0.2.81-tcp-any"}`,
+	} {
+		require.Contains(t, out, want)
+	}
+	require.NotContains(t, out, "192.0.2.99\"")
+	// What is tunnelled needs an address of the balancer's, which ipvsadm does not know.
+	right(t, l4lb(t), strings.Replace(out, "interfaces: [eth0]}", "interfaces: [eth0], addresses: [192.0.2.1]}", 1))
+	// Commands of a script, with long options, are the same.
+	status, out, errs = run(t, "ipvsadm", write(t, "#!/bin/sh\n/sbin/ipvsadm --add-service --tcp-service 192.0.2.80:80 --scheduler=wlc\nipvsadm --add-server --tcp-service 192.0.2.80:80 --real-server 10.0.0.1 --masquerading --weight=2\n"))
+	require.Zerof(t, status, "%s", errs)
+	require.Empty(t, errs)
+	require.Contains(t, out, `{name: "s1", address: "10.0.0.1", weight: 2}`)
+	for _, bad := range []string{"-A -t x:80\n", "-A\n", "-a -t 192.0.2.1:1 -r 10.0.0.1:1\n", "-A -t 192.0.2.1:1 -p x\n", "-D -t 192.0.2.1:1\n", "-A -t 192.0.2.1:1\n-a -t 192.0.2.1:1 -r 10.0.0.1:1 -w -5\n"} {
+		status, _, errs := run(t, "ipvsadm", write(t, bad))
+		require.Equal(t, 1, status, bad)
+		require.Contains(t, errs, "is not taken over", bad)
+	}
+}
+
 const haproxyFile = `global
     daemon
 defaults
@@ -194,7 +241,7 @@ func TestFaults(t *testing.T) {
 		args   []string
 	}{
 		{2, "want FILE", []string{"haproxy"}},
-		{2, "want keepalived, haproxy", []string{"nginx"}},
+		{2, "want keepalived, ipvsadm, haproxy", []string{"nginx"}},
 		{2, `-vip "x": want an IP address`, []string{"haproxy", "-vip", "x", "y"}},
 		{2, `-local "x": want IP addresses`, []string{"haproxy", "-local", "x", "y"}},
 		{1, "nothing that could be taken over", []string{"haproxy", write(t, "global\n")}},
@@ -211,8 +258,12 @@ func TestFaults(t *testing.T) {
 func FuzzConvert(f *testing.F) {
 	f.Add(keepalivedFile)
 	f.Add(haproxyFile)
+	f.Add(ipvsFile)
 	f.Fuzz(func(_ *testing.T, text string) {
 		if s, err := fromKeepalived(text); err == nil {
+			s.yaml("x", nil)
+		}
+		if s, err := fromIPVS(text); err == nil {
 			s.yaml("x", nil)
 		}
 		if s, err := fromHAProxy(text, netip.Addr{}); err == nil {

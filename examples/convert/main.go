@@ -2,6 +2,7 @@
 // else.
 //
 //	convert keepalived /etc/keepalived/keepalived.conf > l4lb.yaml
+//	ipvsadm -S -n | convert ipvsadm - > l4lb.yaml
 //	convert haproxy -vip 192.0.2.80 /etc/haproxy/haproxy.cfg > l4lb.yaml
 package main
 
@@ -26,6 +27,7 @@ func program() *cli.Program {
 		Text:    `FILE - is standard input. The result goes to standard output, with a comment on everything that was not taken over, which standard error has, too. Check it by l4lb check. Exit status 1 if nothing could be taken over.`,
 		Commands: []cli.Command{
 			command("keepalived", "take over virtual servers, which keepalived gives to IPVS"),
+			command("ipvsadm", "take over the virtual services of IPVS, as ipvsadm -S -n prints them"),
 			command("haproxy", "take over frontends, backends and listens of mode tcp"),
 		},
 	}
@@ -64,9 +66,12 @@ func convert(kind, name, local, vip string, out, errs io.Writer) (err error) {
 		return err
 	}
 	var s *setup
-	if kind == "haproxy" {
+	switch kind {
+	case "haproxy":
 		s, err = fromHAProxy(text, wildcard)
-	} else {
+	case "ipvsadm":
+		s, err = fromIPVS(text)
+	default:
 		s, err = fromKeepalived(text)
 	}
 	if err != nil {
