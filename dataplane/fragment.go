@@ -26,6 +26,7 @@ type fragments struct {
 	order []*datagram // by age, some of them gone
 	held  int         // bytes
 	lost  int         // fragments that waited in vain, until step tells
+	sent  identifications
 }
 
 // datagram is what is known of a fragmented packet.
@@ -33,16 +34,30 @@ type datagram struct {
 	key     clienttable.Flow
 	gone    bool // from the table
 	born    time.Time
-	known   bool // the first fragment was seen
-	pass    bool // it belongs to no session and went on as it came
-	bad     bool // fragments overlap: nothing more of it is forwarded
-	session clienttable.Flow
+	known   bool   // the first fragment was seen
+	bad     bool   // fragments overlap: nothing more of it is forwarded
+	course  course // if known
 	spans   []span // sorted, disjoint, not adjacent
 	end     uint32 // of the last fragment; 0 while that was not seen
 	waiting [][]byte
 }
 
 type span struct{ from, to uint32 }
+
+// course is what became of a packet's first fragment, and becomes of the others.
+type course struct {
+	fate    fate
+	session clienttable.Flow // that it follows
+	id      uint32           // the identification that it leaves with
+}
+
+type fate uint8
+
+const (
+	follows fate = iota // its session
+	passes              // on as it came, since it belongs to none
+	echoes              // back to who sent it
+)
 
 func newFragments() *fragments { return &fragments{m: make(map[clienttable.Flow]*datagram)} }
 
@@ -162,15 +177,19 @@ func spanOf(v *wire.View) span {
 	return span{v.FragOff, v.FragOff + v.End - from}
 }
 
-// first notes the first fragment of a packet and returns those that waited for it.
-func (f *fragments) first(now time.Time, k clienttable.Flow, v *wire.View, session clienttable.Flow, pass bool) (waiting [][]byte, r Reason) {
+// first notes the first fragment of a packet and returns those that waited for it. Where the packet is to be
+// translated, out is what its fragments will have in common then; c.id becomes their identification.
+func (f *fragments) first(now time.Time, k clienttable.Flow, v *wire.View, c *course, out *clienttable.Flow) (waiting [][]byte, r Reason) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.datagram(now, k, true)
 	if r := d.add(spanOf(v), v.Mark&wire.MoreFrags == 0); r != NotDropped {
 		return nil, r
 	}
-	d.known, d.session, d.pass = true, session, pass
+	if c.id = v.FragID; out != nil {
+		c.id = f.sent.choose(now, k, *out, v.Version == 6)
+	}
+	d.known, d.course = true, *c
 	waiting, d.waiting = d.waiting, nil
 	for _, b := range waiting {
 		f.held -= len(b)
@@ -181,30 +200,30 @@ func (f *fragments) first(now time.Time, k clienttable.Flow, v *wire.View, sessi
 	return waiting, NotDropped
 }
 
-// later notes a later fragment. Where the first one is known it returns its session; else it
+// later notes a later fragment. Where the first one is known it returns its course; else it
 // keeps a copy of buf, and held is true.
-func (f *fragments) later(now time.Time, k clienttable.Flow, v *wire.View, buf []byte) (session clienttable.Flow, pass, held bool, r Reason) {
+func (f *fragments) later(now time.Time, k clienttable.Flow, v *wire.View, buf []byte) (c course, held bool, r Reason) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.datagram(now, k, false)
 	if d == nil {
-		return session, false, false, FragmentsFull
+		return c, false, FragmentsFull
 	}
 	if r := d.add(spanOf(v), v.Mark&wire.MoreFrags == 0); r != NotDropped {
-		return session, false, false, r
+		return c, false, r
 	}
 	if d.known {
 		if d.complete() {
 			f.forget(d)
 		}
-		return d.session, d.pass, false, NotDropped
+		return d.course, false, NotDropped
 	}
 	if len(d.waiting) == maxHeld || f.held+len(buf) > maxHeldBytes {
-		return session, false, false, FragmentsFull
+		return c, false, FragmentsFull
 	}
 	d.waiting = append(d.waiting, slices.Clone(buf))
 	f.held += len(buf)
-	return session, false, true, NotDropped
+	return c, true, NotDropped
 }
 
 // step forgets what is too old and returns how many fragments waited in vain.
@@ -216,22 +235,35 @@ func (f *fragments) step(now time.Time) (lost int) {
 	return lost
 }
 
-// firstFragment opens the way for the later fragments of pk, which is about to be
-// forwarded or, with pass, passed on.
-func (w *Worker) firstFragment(pk *packet, pass bool) (waiting [][]byte, ok bool) {
+// firstFragment opens the way for the later fragments of pk, which is about to be forwarded, passed on or echoed. rec is the
+// session that will translate it in a direction, if one does.
+func (w *Worker) firstFragment(pk *packet, f fate, rec *record, dir uint32) (c course, waiting [][]byte, ok bool) {
+	c = course{fate: f, session: pk.key, id: pk.v.FragID}
 	if w.dry {
-		return nil, true
+		return c, nil, true
 	}
-	waiting, r := w.p.fragments.first(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, pk.key, pass)
+	var out *clienttable.Flow
+	switch {
+	case rec != nil && rec.flags&asIs == 0:
+		src, dst := rec.ends(dir)
+		k := sentAs(pk.ip, &pk.v, src, dst)
+		out = &k
+	case f == echoes:
+		src, dst := endOf(pk.key.Dst()), endOf(pk.key.Src())
+		k := sentAs(pk.ip, &pk.v, &src, &dst)
+		out = &k
+	}
+	waiting, r := w.p.fragments.first(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, &c, out)
 	if r != NotDropped {
 		w.drop(pk, r)
-		return nil, false
+		return c, nil, false
 	}
-	return waiting, true
+	pk.v.SetFragID(pk.ip, c.id)
+	return c, waiting, true
 }
 
 // release deals with fragments that had to wait for the first one.
-func (w *Worker) release(waiting [][]byte, session clienttable.Flow, pass bool) {
+func (w *Worker) release(waiting [][]byte, c course) {
 	for _, b := range waiting {
 		var pk packet
 		pk.buf = w.arena.take(len(b))
@@ -240,7 +272,7 @@ func (w *Worker) release(waiting [][]byte, session clienttable.Flow, pass bool) 
 		r := w.parse(&pk)
 		w.stats.in = in // it was counted when it came
 		if r == NotDropped && pk.ip != nil {
-			w.follow(&pk, session, pass)
+			w.follow(&pk, c)
 		}
 	}
 }
@@ -263,24 +295,29 @@ func (w *Worker) laterFragment(pk *packet) {
 		w.drop(pk, FragmentLost)
 		return
 	}
-	session, pass, held, r := w.p.fragments.later(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, pk.buf)
+	c, held, r := w.p.fragments.later(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, pk.buf)
 	switch {
 	case r != NotDropped:
 		w.drop(pk, r)
 	case held:
 		pk.verdict = Held
 	default:
-		w.follow(pk, session, pass)
+		w.follow(pk, c)
 	}
 }
 
 // follow sends a later fragment after its first one.
-func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
-	if pass {
+func (w *Worker) follow(pk *packet, c course) {
+	pk.v.SetFragID(pk.ip, c.id)
+	switch c.fate {
+	case passes:
 		w.pass(pk)
 		return
+	case echoes:
+		w.echoFragment(pk)
+		return
 	}
-	r, ok := w.p.sessions.LoadAt(w.now, session)
+	r, ok := w.p.sessions.LoadAt(w.now, c.session)
 	if !ok {
 		w.drop(pk, FragmentLost)
 		return
@@ -289,9 +326,11 @@ func (w *Worker) follow(pk *packet, session clienttable.Flow, pass bool) {
 	w.service(rec)
 	pk.session, pk.known = r, true
 	w.count(r, rec, len(pk.ip))
-	if rec.flags&asIs != 0 {
+	switch {
+	case rec.flags&asIs != 0:
 		w.deliver(pk, rec)
-	} else if w.translate(pk, rec, r.dir()) {
+	case len(pk.ip) > w.snap.narrow && r.dir() == toNode && !w.fitsWay(pk, rec):
+	case w.translate(pk, rec, r.dir()):
 		w.forward(pk)
 	}
 }

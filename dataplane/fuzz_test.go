@@ -91,7 +91,7 @@ func TestCapturesThroughThePlane(t *testing.T) {
 		}
 	}
 	t.Log(n, "packets,", forwarded, "forwarded", p.Stats(), p.drops())
-	require.Greater(t, forwarded, 500)
+	require.Greater(t, forwarded, 450)
 }
 
 func FuzzProcess(f *testing.F) {

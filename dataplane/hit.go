@@ -23,6 +23,9 @@ func (w *Worker) hit(pk *packet, r ref) {
 	if pk.v.Mark&unfit != 0 && w.untranslatable(pk, rec.flags&asIs != 0) {
 		return
 	}
+	if len(pk.ip) > w.snap.narrow && dir == toNode && rec.flags&asIs == 0 && !w.fitsWay(pk, rec) {
+		return
+	}
 	var tr *splice.Translation
 	if rec.flags&isDelayed != 0 {
 		if tr = w.seamOf(pk, r, rec); tr == nil {
@@ -52,9 +55,10 @@ func (w *Worker) hit(pk *packet, r ref) {
 		w.keepAlive(pk.v.Proto, rec, dir)
 	}
 	var waiting [][]byte
+	var c course
 	if pk.v.Mark&wire.Fragment != 0 {
 		var ok bool
-		if waiting, ok = w.firstFragment(pk, false); !ok {
+		if c, waiting, ok = w.firstFragment(pk, follows, rec, dir); !ok {
 			return
 		}
 	}
@@ -78,8 +82,15 @@ func (w *Worker) hit(pk *packet, r ref) {
 		w.forward(pk)
 	}
 	if len(waiting) > 0 {
-		w.release(waiting, pk.key, false)
+		w.release(waiting, c)
 	}
+}
+
+// fitsWay is fits for the way to the node, as far as its service says how wide that is.
+func (w *Worker) fitsWay(pk *packet, rec *record) bool {
+	w.service(rec)
+	mtu := w.snap.ways[rec.way].mtu
+	return mtu == 0 || w.fits(pk, mtu)
 }
 
 // count counts a packet of n bytes of a session, and returns how many of its direction there were, see record.meter.

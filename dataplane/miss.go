@@ -75,10 +75,9 @@ func (w *Worker) foreign(pk *packet, p *policy.Packet) {
 		return
 	}
 	if v.Mark&wire.Fragment != 0 && (len(w.snap.ends[p.Src.Addr()]) > 0 || w.snap.inline != nil) {
-		waiting, ok := w.firstFragment(pk, true)
-		if ok {
+		if c, waiting, ok := w.firstFragment(pk, passes, nil, 0); ok {
 			w.pass(pk)
-			w.release(waiting, pk.key, true)
+			w.release(waiting, c)
 		}
 		return
 	}
@@ -138,15 +137,16 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 // routed sends a packet on as it is.
 func (w *Worker) routed(pk *packet, svc *service) {
 	var waiting [][]byte
+	var c course
 	if pk.v.Mark&wire.Fragment != 0 {
 		var ok bool
-		if waiting, ok = w.firstFragment(pk, true); !ok {
+		if c, waiting, ok = w.firstFragment(pk, passes, nil, 0); !ok {
 			return
 		}
 	}
 	w.stats.services[svc.no].In.add(len(pk.ip))
 	w.forward(pk)
-	w.release(waiting, pk.key, true)
+	w.release(waiting, c)
 }
 
 // resolve asks the policies.
@@ -199,7 +199,7 @@ func (w *Worker) loadAssoc(k clienttable.Association) (binding, bool) {
 // noPolicy handles a packet to a virtual address that no policy matches.
 func (w *Worker) noPolicy(pk *packet, p *policy.Packet, addr *vip) {
 	v := &pk.v
-	if v.Mark&wire.EchoAsk == 0 || v.Mark&wire.Fragment != 0 {
+	if v.Mark&wire.EchoAsk == 0 {
 		w.drop(pk, NoPolicy)
 		return
 	}
@@ -219,6 +219,14 @@ func (w *Worker) noPolicy(pk *packet, p *policy.Packet, addr *vip) {
 		w.drop(pk, Unanswered)
 		return
 	}
+	if v.Mark&wire.Fragment != 0 {
+		if c, waiting, ok := w.firstFragment(pk, echoes, nil, 0); ok {
+			w.stats.pings++
+			w.echoFragment(pk)
+			w.release(waiting, c)
+		}
+		return
+	}
 	w.stats.pings++
 	start := v.EchoReply(pk.ip, pk.partial)
 	n := len(pk.ip) - start
@@ -231,6 +239,19 @@ func (w *Worker) noPolicy(pk *packet, p *policy.Packet, addr *vip) {
 		last := w.out[len(w.out)-1]
 		o.write(last[Headroom-virtioLen:])
 	}
+}
+
+// echoFragment answers a fragment of an echo request by one of its reply: together they answer the request, which need
+// not be put together for it.
+func (w *Worker) echoFragment(pk *packet) {
+	if pk.v.Version == 4 && pk.v.Mark&wire.Options != 0 {
+		w.drop(pk, Unanswered) // a reply does not repeat them, and the fragments need not have the same
+		return
+	}
+	out := w.reply(pk, len(pk.ip))
+	copy(out, pk.ip)
+	pk.v.EchoFragment(out)
+	w.answer(pk, len(pk.ip))
 }
 
 // midStream handles a TCP packet to a virtual address that begins no connection and belongs

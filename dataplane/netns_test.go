@@ -23,226 +23,21 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
-	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane"
-	"github.com/lbprim/lbprim/dataplane/splice"
 	"github.com/lbprim/lbprim/dataplane/tun"
-	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/rtnl"
-	"github.com/lbprim/lbprim/internal/testenv"
-	"github.com/lbprim/lbprim/policy"
-	"github.com/lbprim/lbprim/steering"
 )
 
-// world is a client host, a balancer host and two server hosts, joined by veth: the kernel's own
-// stack at every end, a Plane on a TUN device between them.
-//
-//	client 10.70.0.2 ── 10.70.0.1 balancer 10.70.i.1 ── 10.70.i.2 server i
-type world struct {
-	how              how
-	client, balancer *netns.Namespace
-	servers          [2]*netns.Namespace
-	devices          []*tun.Device
-	plane            *dataplane.Plane
-	nodes            map[bool][]steering.Node
-	pools            map[bool]*steering.Pool
-	ids              *steering.IDs
-}
-
-func wvip(v6 bool) netip.Addr {
-	if v6 {
-		return netip.MustParseAddr("2001:db8::70")
-	}
-	return netip.MustParseAddr("192.0.2.70")
-}
-
-func waddr(v6 bool, cable, host byte) netip.Addr {
-	if v6 {
-		return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x70, 7: cable, 15: host})
-	}
-	return netip.AddrFrom4([4]byte{10, 70, cable, host})
-}
-
-func onLink(cable, host byte) []netip.Prefix {
-	return []netip.Prefix{netip.PrefixFrom(waddr(false, cable, host), 24), netip.PrefixFrom(waddr(true, cable, host), 64)}
-}
-
-// how a world is made.
-type how struct {
-	noOffload bool // cables carry only whole packets with checksums, which receivers verify
-	queues    int  // of the device, 0: one
-	wrap      func(dataplane.Device) dataplane.Device
-	limits    splice.Limits // of delayed binding
-}
-
-func newWorld(t *testing.T, h how) *world {
-	t.Helper()
-	testenv.NeedNetns(t)
-	w := &world{how: h, nodes: map[bool][]steering.Node{}, pools: map[bool]*steering.Pool{}}
-	for _, n := range []**netns.Namespace{&w.client, &w.balancer, &w.servers[0], &w.servers[1]} {
-		ns, err := netns.New()
-		require.NoError(t, err)
-		t.Cleanup(func() { ns.Close() })
-		*n = ns
-	}
-	cables := []string{"c0", "s1", "s2"}
-	for i, host := range []*netns.Namespace{w.client, w.servers[0], w.servers[1]} {
-		require.NoError(t, netns.Join(
-			netns.End{NS: w.balancer, Name: cables[i], Addrs: onLink(byte(i), 1), NoOffload: h.noOffload},
-			netns.End{NS: host, Name: "eth0", Addrs: onLink(byte(i), 2), NoOffload: h.noOffload}))
-		require.NoError(t, host.DefaultVia(waddr(false, byte(i), 1), waddr(true, byte(i), 1)))
-	}
-	require.NoError(t, w.balancer.Router())
-	require.NoError(t, w.balancer.Do(func() (err error) {
-		w.devices, err = tun.OpenQueues(&tun.Config{
-			Routes: []netip.Prefix{netip.PrefixFrom(wvip(false), 31), netip.PrefixFrom(wvip(true), 127)},
-			Divert: cables[1:],
-		}, max(1, h.queues))
-		return err
-	}))
-	var devices []dataplane.Device
-	for _, d := range w.devices {
-		t.Cleanup(func() { d.Close() })
-		if h.wrap != nil {
-			devices = append(devices, h.wrap(d))
-		} else {
-			devices = append(devices, d)
-		}
-	}
-
-	ids := &steering.IDs{}
-	w.ids = ids
-	var rules []policy.Rule[*dataplane.Service]
-	for _, v6 := range []bool{false, true} {
-		for i := range w.servers {
-			w.nodes[v6] = append(w.nodes[v6], steering.Node{Name: fmt.Sprintf("server%d-%v", i, v6), Addr: netip.AddrPortFrom(waddr(v6, byte(1+i), 2), 0)})
-		}
-		pool, err := steering.NewPool(&steering.Config{Metric: steering.RoundRobin, IDs: ids}, w.nodes[v6]...)
-		require.NoError(t, err)
-		w.pools[v6] = pool
-		name := fmt.Sprintf("all-%v", v6)
-		rules = append(rules, policy.Rule[*dataplane.Service]{
-			Name: name, Match: policy.Match{Dst: netip.PrefixFrom(wvip(v6), wvip(v6).BitLen())},
-			Value: &dataplane.Service{Name: name, Pool: pool, Mode: clienttable.ServerPerSession},
-		})
-	}
-	table, err := policy.Compile(nil, rules...)
-	require.NoError(t, err)
-	w.plane, err = dataplane.New(&dataplane.Config{Policies: table, Devices: devices, MaxSessions: 1 << 14})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.plane.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		select {
-		case <-done:
-		case <-time.After(10 * time.Second):
-			t.Error("Run does not end")
-		}
-		require.NoError(t, w.plane.Close())
-		if t.Failed() {
-			for reason, n := range w.plane.Drops() {
-				t.Logf("dropped: %s %d", reason, n)
-			}
-			for _, d := range w.devices {
-				t.Logf("device: %+v", d.Stats())
-			}
-		}
-	})
-	return w
-}
-
-// families runs a test over both, over cables with and without offloads, and with more
-// than one worker.
-func families(t *testing.T, f func(t *testing.T, w *world, v6 bool)) {
-	for name, h := range map[string]how{
-		"super-packets":      {},
-		"verified checksums": {noOffload: true},
-		"two queues":         {queues: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h)
-			for _, v6 := range []bool{false, true} {
-				t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) { f(t, w, v6) })
-			}
-		})
-	}
-}
-
-// listener is a TCP server on one of the hosts that can be killed.
-type listener struct {
-	net.Listener
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-// serve starts a server on host i that sends back what it gets, after its own number.
-func (w *world) serve(t *testing.T, i int, v6 bool, port uint16) *listener {
-	t.Helper()
-	ln, err := w.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port).String())
-	require.NoError(t, err)
-	l := &listener{Listener: ln}
-	t.Cleanup(l.kill)
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			l.mu.Lock()
-			l.conns = append(l.conns, c)
-			l.mu.Unlock()
-			go func() {
-				defer c.Close()
-				if _, err := c.Write([]byte{byte(i)}); err == nil {
-					io.Copy(c, c)
-				}
-			}()
-		}
-	}()
-	return l
-}
-
-// kill resets all connections and listens no more, as the kernel does for a process that dies.
-func (l *listener) kill() {
-	l.Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.conns {
-		c.(*net.TCPConn).SetLinger(0)
-		c.Close()
-	}
-	l.conns = nil
-}
-
-// dial connects to the VIP and returns the number of the server that answers.
-func (w *world) dial(v6 bool, port uint16) (c net.Conn, server int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	c, err = w.client.DialContext(ctx, "tcp", netip.AddrPortFrom(wvip(v6), port).String())
-	if err != nil {
-		return nil, 0, err
-	}
-	c.SetDeadline(time.Now().Add(60 * time.Second))
-	var b [1]byte
-	if _, err := io.ReadFull(c, b[:]); err != nil {
-		c.Close()
-		return nil, 0, err
-	}
-	return c, int(b[0]), nil
-}
-
-// TestNetnsParallelTCP: 200 connections at a time, every byte compared.
+// TestNetnsParallelTCP: 100 connections at a time, every byte compared.
 func TestNetnsParallelTCP(t *testing.T) {
 	families(t, func(t *testing.T, w *world, v6 bool) {
 		for i := range w.servers {
 			w.serve(t, i, v6, 5001)
 		}
-		const connections = 200
+		const connections = 100
 		size := 150_000
 		if w.how.noOffload {
-			size = 40_000 // in a hundred times as many packets
+			size = 20_000 // in a hundred times as many packets
 		}
 		noise := make([]byte, connections*97+size)
 		rng := rand.NewChaCha8([32]byte{1})
@@ -460,7 +255,7 @@ func TestNetnsServerKilledUnderLoad(t *testing.T) {
 		}
 		for _, c := range open[1] {
 			_, err := c.Write([]byte("hello?"))
-			if err == nil { // else a keep-alive probe, after 15 s, was answered so
+			if err == nil { // else a keep-alive probe was answered so
 				_, err = c.Read(make([]byte, 1))
 			}
 			require.ErrorIs(t, err, syscall.ECONNRESET)

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -79,7 +80,7 @@ func New(cfg *Config) (*Plane, error) {
 	for _, a := range c.Proxies {
 		p.proxies[a] = true
 	}
-	p.snap.Store(&snapshot{})
+	p.snap.Store(&snapshot{narrow: math.MaxInt})
 	// A tenth of the records may be in limbo at a time.
 	p.slab = newSlab(c.MaxSessions + c.MaxSessions/8 + 64)
 	p.sessions, err = clienttable.New(&clienttable.Config[clienttable.Flow, ref]{

@@ -25,7 +25,7 @@ const (
 	BadSource    // to a virtual address, from itself or from what is no address of a host
 	ZeroChecksum // UDP over IPv6 without a checksum
 	SourceRouted // IPv6 routing header with segments left, or home address: cannot be translated
-	Authentic    // IPv6 authentication header: must not be translated
+	Authentic    // authentication header, which covers the addresses: must not be translated
 	OddOffload   // partial checksum or segmentation that does not fit the packet
 
 	FragmentLost    // later fragment whose first one was not seen in time

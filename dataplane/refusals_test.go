@@ -231,19 +231,22 @@ func TestLimiterIsBounded(t *testing.T) {
 	allowed := 0
 	at := func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i)) }
 	for i := range 3 * limiterSize {
-		if l.allow(now, at(i)) {
+		if l.allow(now, at(i), 3, 1) {
 			allowed++
 		}
 	}
 	require.Equal(t, limiterSize, allowed)
 	now = now.Add(999 * time.Millisecond)
-	require.False(t, l.allow(now, at(1)))
+	require.False(t, l.allow(now, at(1), 3, 1))
 	now = now.Add(time.Millisecond)
-	require.True(t, l.allow(now, at(1)))
+	require.True(t, l.allow(now, at(1), 3, 1))
 	now = now.Add(time.Second - 1)
-	require.False(t, l.allow(now, at(1)))
+	require.False(t, l.allow(now, at(1), 3, 1))
 	require.LessOrEqual(t, len(l.new)+len(l.old), 2*limiterSize)
-	require.Zero(t, testing.AllocsPerRun(100, func() { l.allow(now, at(2).Next()) })-testing.AllocsPerRun(100, func() { _ = at(2).Next() }))
+	for i := range 12 { // another type has a number of its own
+		require.Equal(t, i < 10, l.allow(now, at(1), 11, 10))
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() { l.allow(now, at(2).Next(), 3, 1) })-testing.AllocsPerRun(100, func() { _ = at(2).Next() }))
 }
 
 // TestNoLargerThanPossible: a packet that no tunnel has room for.

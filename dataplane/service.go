@@ -34,7 +34,9 @@ type Service struct {
 	// Tunnel is how packets are put into others with Tunnelled. Default: IP in IP.
 	Tunnel Tunnel
 	// MTU is the largest packet that the way to the nodes takes. Where it is set, and with
-	// Tunnelled, the MSS of connections is lowered to what fits. Default with Tunnelled 1500.
+	// Tunnelled, the MSS of connections is lowered to what fits, and senders of larger packets are told, or these sent in
+	// fragments. Set it where that way is narrower than that of the clients, on TUN above all: there the host tells senders of
+	// nodes' addresses, which they do not know. Default with Tunnelled 1500.
 	MTU int
 
 	// Ageing says for how long sessions are remembered. Default: idle for a minute, 5 s until a TCP

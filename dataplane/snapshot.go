@@ -63,6 +63,7 @@ type snapshot struct {
 	table    *policy.Table[*Service]
 	services []*service
 	ways     []*way
+	narrow   int // the least MTU of ways of translated packets
 	byConf   map[*Service]*service
 	vips     map[netip.Prefix]*vip
 	nodes    []*node
@@ -122,7 +123,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 	}
 	old := p.snap.Load()
 	next := &snapshot{
-		table: t, services: slices.Clone(old.services), ways: slices.Clone(old.ways), byConf: make(map[*Service]*service),
+		table: t, services: slices.Clone(old.services), ways: slices.Clone(old.ways), narrow: old.narrow, byConf: make(map[*Service]*service),
 		vips: make(map[netip.Prefix]*vip), draining: old.draining, delays: old.delays,
 	}
 	pools := make(map[*steering.Pool]*pool)

@@ -22,21 +22,21 @@ func (w *Worker) tellTooBig(pk *packet, mtu int) {
 		if mtu = max(mtu, minMTU6); int(v.End) <= minMTU6 {
 			return
 		}
-		w.sendError(pk, wire.ICMPv6TooBig, 0, uint32(mtu))
+		w.sendError(pk, wire.ICMPv6TooBig, 0, uint32(mtu), 1)
 		return
 	}
-	w.sendError(pk, wire.ICMPUnreachable, wire.CodeFragNeeded, uint32(mtu))
+	w.sendError(pk, wire.ICMPUnreachable, wire.CodeFragNeeded, uint32(mtu), 1)
 }
 
-// sendError sends an ICMP error about pk, unless one may not be sent or its sender had one a moment
-// ago. It comes from the balancer's own address, or from where pk went to.
-func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32) bool {
+// sendError sends an ICMP error about pk, unless one may not be sent or its sender had most of this type in the last
+// second. It comes from the balancer's own address, or from where pk went to.
+func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32, most int) bool {
 	v := &pk.v
 	if w.dry || v.Mark&wire.ICMPError != 0 {
 		return false
 	}
 	w.untranslate(pk)
-	if !v.MayAnswer(pk.ip) || !w.p.errors.allow(w.now, addrOf(v.Src(pk.ip))) {
+	if !v.MayAnswer(pk.ip) || !w.p.errors.allow(w.now, addrOf(v.Src(pk.ip)), typ, most) {
 		return false
 	}
 	src := v.Dst(pk.ip)
@@ -51,35 +51,65 @@ func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32) bool {
 	return true
 }
 
-// limiter allows one event a second for each of a bounded number of addresses. It keeps those of the last two
+// expired drops a packet whose time to live is used up, and tells its sender: traceroute sends several at once.
+func (w *Worker) expired(pk *packet) {
+	typ := uint8(wire.ICMPTimeExceeded)
+	if pk.v.Version == 6 {
+		typ = wire.ICMPv6TimeExceeded
+	}
+	w.sendError(pk, typ, 0, 0, 10)
+	w.drop(pk, TTLExpired)
+}
+
+// limiter allows a few events a second for each of a bounded number of addresses and types. It keeps those of the last two
 // seconds, so that forgetting costs nothing.
 type limiter struct {
 	mu       sync.Mutex
 	begun    time.Time
-	new, old map[netip.Addr]time.Time
+	new, old map[limited]events
+}
+
+type limited struct {
+	addr netip.Addr
+	typ  uint8
+}
+
+// events are those since a time.
+type events struct {
+	since time.Time
+	n     int
 }
 
 // limiterSize is how many addresses a second may have an event; for the others there is none.
 const limiterSize = 4096
 
-func (l *limiter) allow(now time.Time, a netip.Addr) bool {
+func (l *limiter) allow(now time.Time, a netip.Addr, typ uint8, most int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if age := now.Sub(l.begun); l.new == nil || age >= time.Second || age < 0 {
 		if l.new, l.old = l.old, l.new; l.new == nil {
-			l.new = make(map[netip.Addr]time.Time)
+			l.new = make(map[limited]events)
 		}
 		clear(l.new)
 		l.begun = now
 	}
-	for _, m := range []map[netip.Addr]time.Time{l.new, l.old} {
-		if t, ok := m[a]; ok && now.Sub(t) < time.Second {
+	k := limited{a, typ}
+	e, ok := l.new[k]
+	if !ok {
+		if e, ok = l.old[k]; ok && now.Sub(e.since) >= time.Second {
+			ok = false
+		}
+		if len(l.new) >= limiterSize {
 			return false
 		}
 	}
-	if len(l.new) >= limiterSize {
+	if !ok || now.Sub(e.since) >= time.Second {
+		e = events{since: now}
+	}
+	if e.n >= most {
 		return false
 	}
-	l.new[a] = now
+	e.n++
+	l.new[k] = e
 	return true
 }

@@ -67,5 +67,8 @@ func (s *snapshot) wayOf(c *Service) (no uint16, ok bool) {
 		return 0, false
 	}
 	s.ways = append(s.ways, newWay(k))
+	if c.MTU != 0 && !c.Forward.direct() {
+		s.narrow = min(s.narrow, c.MTU)
+	}
 	return uint16(len(s.ways) - 1), true
 }

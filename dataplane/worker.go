@@ -262,7 +262,14 @@ func (w *Worker) pass(pk *packet) {
 
 // forward sends a packet of a session on.
 func (w *Worker) forward(pk *packet) {
-	if w.link.Ethernet && !w.route(pk) {
+	if w.link.Ethernet {
+		if !w.route(pk) {
+			return
+		}
+	} else if pk.v.TTL(pk.ip) <= 1 {
+		// The host behind the device would not let it out any more, and would tell the sender of addresses that it
+		// does not know.
+		w.expired(pk)
 		return
 	}
 	pk.verdict = Forwarded
@@ -292,12 +299,7 @@ func (w *Worker) routeVia(pk *packet, to netip.Addr) bool {
 func (w *Worker) routeBy(pk *packet, hop *Hop) bool {
 	ttl := pk.v.TTL(pk.ip)
 	if ttl <= 1 {
-		typ := uint8(wire.ICMPTimeExceeded)
-		if pk.v.Version == 6 {
-			typ = wire.ICMPv6TimeExceeded
-		}
-		w.sendError(pk, typ, 0, 0)
-		w.drop(pk, TTLExpired)
+		w.expired(pk)
 		return false
 	}
 	if hop.MTU > 0 && !w.fits(pk, hop.MTU) {
@@ -311,22 +313,20 @@ func (w *Worker) routeBy(pk *packet, hop *Hop) bool {
 	return true
 }
 
-// fits reports whether a packet, or the segments of a super-packet, are small enough for the next link. A
+// fits reports whether a packet, or the segments of a super-packet, are small enough for a way. A
 // router drops what is not and says so (RFC 1191, RFC 8200), or breaks it into fragments if it may.
 func (w *Worker) fits(pk *packet, mtu int) bool {
 	n := len(pk.ip)
-	super := false
-	if w.link.Virtio {
-		if o := readOffload(pk.buf[Headroom-virtioLen:]); o.gsoType != gsoNone && o.gsoSize > 0 {
-			n = int(pk.v.Payload) + min(int(o.gsoSize), pk.v.PayloadLen())
-			super = true
-		}
+	if size := w.segmentSize(pk); size > 0 {
+		n = int(pk.v.Payload) + min(size, pk.v.PayloadLen())
 	}
 	if n <= mtu {
 		return true
 	}
-	if !pk.v.DontFragment(pk.ip) && !super && pk.v.Mark&(wire.Fragment|wire.Options) == 0 && mtu >= 68 {
-		pk.mtu = mtu
+	if !pk.v.DontFragment(pk.ip) && mtu >= 68 {
+		if pk.mtu == 0 || mtu < pk.mtu {
+			pk.mtu = mtu
+		}
 		return true
 	}
 	w.tellTooBig(pk, mtu)
@@ -334,22 +334,51 @@ func (w *Worker) fits(pk *packet, mtu int) bool {
 	return false
 }
 
-// emitPacket queues pk, in fragments if that is how it fits the next link.
+// segmentSize returns how many bytes of payload each packet of a super-packet has, or 0 if pk is none.
+func (w *Worker) segmentSize(pk *packet) int {
+	if !w.link.Virtio {
+		return 0
+	}
+	if o := readOffload(pk.buf[Headroom-virtioLen:]); o.gsoType != gsoNone {
+		return int(o.gsoSize)
+	}
+	return 0
+}
+
+// emitPacket queues pk, in fragments if that is how it fits its way.
 func (w *Worker) emitPacket(pk *packet) {
 	if pk.mtu == 0 {
 		w.emit(pk.buf)
 		return
 	}
-	if pk.partial {
-		wire.Complete(pk.ip, int(pk.v.L4), int(pk.v.SumOff), pk.v.Proto == wire.ProtoUDP)
+	size := w.segmentSize(pk)
+	if pk.v.Mark&wire.Fragment != 0 || pk.v.Segments(size) == 1 || pk.v.Segments(size) > maxSegments ||
+		pk.v.Proto != wire.ProtoTCP && pk.v.Proto != wire.ProtoUDP {
+		if pk.partial {
+			wire.Complete(pk.ip, int(pk.v.L4), int(pk.v.SumOff), pk.v.Proto == wire.ProtoUDP)
+		}
+		w.emitFragments(pk, pk.ip)
+		return
 	}
-	n := wire.FragmentLen(false, pk.mtu)
-	for off := 0; wire.IPv4Len+off < len(pk.ip); off += n {
-		part := w.arena.take(pk.l3 + n + 48)
+	for i := range pk.v.Segments(size) {
+		segment := w.arena.take(int(pk.v.Payload) + size)
+		w.emitFragments(pk, segment[:pk.v.PutSegment(segment, pk.ip, i, size)])
+	}
+}
+
+// emitFragments queues an IPv4 packet of pk's in fragments.
+func (w *Worker) emitFragments(pk *packet, ip []byte) {
+	id := uint32(binary.BigEndian.Uint16(ip[4:]))
+	if pk.rec != nil && pk.v.Mark&wire.Fragment == 0 { // its addresses are not those that it has the identification for
+		id = w.p.fragments.identify(w.now, pk.key, ip, &pk.v)
+	}
+	h := int(pk.v.L4)
+	n := (pk.mtu - h) &^ 7
+	for off := 0; h+off < len(ip); off += n {
+		part := w.arena.take(pk.l3 + h + n + 40)
 		copy(part, pk.buf[:pk.l3])
 		clear(part[Headroom-virtioLen : Headroom])
-		m := wire.PutFragment(part[pk.l3:], pk.ip, off, n, uint32(binary.BigEndian.Uint16(pk.ip[4:])))
-		w.emit(part[:pk.l3+m])
+		w.emit(part[:pk.l3+wire.PutFragment(part[pk.l3:], ip, off, n, id)])
 	}
 }
 

@@ -285,6 +285,12 @@ func TestPreflightNamesWhatIsWrong(t *testing.T) {
 	require.ErrorAs(t, err, &c)
 	require.Equal(t, "b0", c.Interface)
 	require.ErrorContains(t, func() error { return Preflight([]string{"no-such-if"}, nil) }(), "no-such-if")
+	// Without a route to a VIP the kernel answers its packets with an error, but only of IPv6.
+	err = check(vip6)
+	require.ErrorContains(t, err, "ip -6 route add blackhole "+vip6.String())
+	require.ErrorAs(t, err, &c)
+	require.NoError(t, ns.Do(func() error { return exec.Command("ip", "-6", "route", "add", "blackhole", vip6.String()).Run() }))
+	require.NoError(t, check(vip6))
 }
 
 func TestOpenSaysWhy(t *testing.T) {

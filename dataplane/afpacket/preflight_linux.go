@@ -56,7 +56,24 @@ func Preflight(interfaces []string, vips []netip.Addr) error {
 			}
 		}
 	}
+	for _, vip := range vips {
+		if vip.Is6() && !vip.Is4In6() && refused(vip) {
+			add("all", fmt.Sprintf("ip -6 route add blackhole %s", vip), "the kernel has no route to VIP %s, and tells its clients so", vip)
+		}
+	}
 	return errors.Join(faults...)
+}
+
+// refused reports whether the kernel answers packets to an IPv6 address with an error, for want of a route. It does so on hosts that
+// forward nothing, too, other than with IPv4.
+func refused(vip netip.Addr) bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	err = unix.Connect(fd, &unix.SockaddrInet6{Port: 9, Addr: vip.As16()}) // looks the route up, and sends nothing
+	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES)
 }
 
 func sysctl(family, name, key string) (bool, error) {

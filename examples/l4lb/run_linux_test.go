@@ -64,6 +64,7 @@ func TestRunSaysWhyItCannot(t *testing.T) {
 	h := newHosts(t)
 	require.NoError(t, h.balancer.Sysctl("net.ipv4.ip_forward", "0"))
 	require.NoError(t, h.balancer.Sysctl("net.ipv6.conf.all.forwarding", "0"))
+	require.NoError(t, h.balancer.Do(func() error { return exec.Command("ip", "-6", "route", "add", "blackhole", "fd09:100::1").Run() }))
 	for _, c := range []struct {
 		name, text string
 		want       []string

@@ -178,6 +178,28 @@ func (v *View) EchoReply(b []byte, partial bool) (start int) {
 	return start
 }
 
+// EchoFragment turns a fragment of an echo request into that of its reply, in place. The checksum in the first one covers all
+// of them, and changes by the type alone.
+func (v *View) EchoFragment(b []byte) {
+	var src [16]byte
+	n := copy(src[:], v.Src(b))
+	copy(v.Src(b), v.Dst(b)) // the sums stay as they are
+	copy(v.Dst(b), src[:n])
+	v.SetTTL(b, replyTTL)
+	if v.Mark&LaterFrag != 0 {
+		return
+	}
+	typ := uint8(ICMPEchoReply)
+	if v.Version == 6 {
+		typ = ICMPv6EchoReply
+	}
+	t := b[v.L4:v.End]
+	d := Diff(0).Word(uint16(t[0])<<8, uint16(typ)<<8)
+	t[0] = typ
+	// Never zero: who knows whether the others have anything but zeros, whose sum would be 0xffff. That verifies in either case.
+	binary.BigEndian.PutUint16(t[2:], d.ApplyUDP(binary.BigEndian.Uint16(t[2:])))
+}
+
 // BuildProbe returns the first packet of a flow: a TCP SYN, an ICMP echo request with the
 // source port as its identifier, a UDP datagram or an SCTP INIT without data, or eight zeros of any other
 // protocol.

@@ -147,6 +147,21 @@ func (v *View) SetTOS(b []byte, tos uint8) {
 	binary.BigEndian.PutUint16(b[10:], d.Apply(binary.BigEndian.Uint16(b[10:])))
 }
 
+// SetFragID writes the identification of a fragment, or of an IPv6 packet with a fragment header.
+func (v *View) SetFragID(b []byte, id uint32) {
+	if v.FragID == id {
+		return
+	}
+	v.FragID = id
+	if v.Version == 6 {
+		binary.BigEndian.PutUint32(b[v.FragAt+4:], id)
+		return
+	}
+	d := Diff(0).Word(binary.BigEndian.Uint16(b[4:]), uint16(id))
+	binary.BigEndian.PutUint16(b[4:], uint16(id))
+	binary.BigEndian.PutUint16(b[10:], d.Apply(binary.BigEndian.Uint16(b[10:])))
+}
+
 // DontFragment reports whether routers may not fragment the packet.
 func (v *View) DontFragment(b []byte) bool { return v.Version == 6 || b[6]&0x40 != 0 }
 

@@ -115,9 +115,10 @@ func FragmentLen(v6 bool, mtu int) int {
 	return max(0, (mtu-h)&^7)
 }
 
-// PutFragment writes into dst the fragment of b, a packet with a header without options or extension
-// headers, that carries n bytes of its payload from off on, and returns its length. dst has room for
-// 48 bytes more than n.
+// PutFragment writes into dst the fragment of b that carries n bytes of its payload from off on, and returns its length. An IPv4
+// packet may be a fragment itself and have options, of which only those with the copied flag go into fragments that are not the
+// first (RFC 791 section 3.1); an IPv6 packet has no extension headers. dst has room for 48 bytes more than n, or for 40 more
+// than the header and n.
 func PutFragment(dst, b []byte, off, n int, id uint32) int {
 	if b[0]>>4 == 6 {
 		n = min(n, len(b)-IPv6Len-off)
@@ -133,18 +134,50 @@ func PutFragment(dst, b []byte, off, n int, id uint32) int {
 		binary.BigEndian.PutUint32(dst[44:], id)
 		return 48 + copy(dst[48:], b[IPv6Len+off:IPv6Len+off+n])
 	}
-	n = min(n, len(b)-IPv4Len-off)
-	copy(dst, b[:IPv4Len])
-	ff := uint16(off / 8)
-	if IPv4Len+off+n < len(b) {
-		ff |= 0x2000
+	const more = 0x2000
+	from := int(b[0]&15) * 4
+	h := copy(dst, b[:from])
+	was := binary.BigEndian.Uint16(b[6:])
+	if off > 0 && h > IPv4Len {
+		h = IPv4Len + copiedOptions(dst[IPv4Len:], b[IPv4Len:from])
+		dst[0] = 0x40 | uint8(h/4)
 	}
-	binary.BigEndian.PutUint16(dst[2:], uint16(IPv4Len+n))
+	n = min(n, len(b)-from-off)
+	ff := was&0x1fff + uint16(off/8) | was&more
+	if from+off+n < len(b) {
+		ff |= more
+	}
+	binary.BigEndian.PutUint16(dst[2:], uint16(h+n))
 	binary.BigEndian.PutUint16(dst[4:], uint16(id))
 	binary.BigEndian.PutUint16(dst[6:], ff)
 	binary.BigEndian.PutUint16(dst[10:], 0)
-	binary.BigEndian.PutUint16(dst[10:], Checksum(dst[:IPv4Len]))
-	return IPv4Len + copy(dst[IPv4Len:], b[IPv4Len+off:IPv4Len+off+n])
+	binary.BigEndian.PutUint16(dst[10:], Checksum(dst[:h]))
+	return h + copy(dst[h:], b[from+off:from+off+n])
+}
+
+// copiedOptions writes those IPv4 options of o into dst that every fragment has, padded to a multiple of four bytes, and
+// returns their length. What cannot be read is left out.
+func copiedOptions(dst, o []byte) (n int) {
+	const copied = 0x80
+	for i := 0; i < len(o) && o[i] != optEnd; {
+		if o[i] == optNop {
+			i++
+			continue
+		}
+		if i+1 >= len(o) || o[i+1] < 2 || i+int(o[i+1]) > len(o) {
+			break
+		}
+		end := i + int(o[i+1])
+		if o[i]&copied != 0 {
+			n += copy(dst[n:], o[i:end])
+		}
+		i = end
+	}
+	for n%4 != 0 {
+		dst[n] = optEnd
+		n++
+	}
+	return n
 }
 
 // Complete fills in a checksum that was left to be completed: the sum over b from start

@@ -12,7 +12,7 @@ const (
 	MoreFrags                   // fragment that is not the last one
 	Ports                       // SrcPort and DstPort are set
 	Routed                      // IPv6 routing header with segments left, or home address: an end is another than the header says
-	Authentic                   // IPv6 authentication header: addresses cannot be translated
+	Authentic                   // authentication header: addresses cannot be translated
 	Options                     // IPv4 options or IPv6 extension headers
 	ICMPError                   // ICMP or ICMPv6 error, which quotes a packet
 	EchoAsk                     // echo request; SrcPort is its identifier, DstPort zero
@@ -154,6 +154,9 @@ func parse4(b []byte, v *View, quoted bool) Status {
 		v.Mark |= Options
 	}
 	v.Proto, v.L4, v.Payload, v.End = b[9], hlen, hlen, total
+	if v.Proto == ProtoAH {
+		v.Mark |= Authentic
+	}
 	if ff := binary.BigEndian.Uint16(b[6:]); ff&0x3fff != 0 {
 		v.FragID = uint32(binary.BigEndian.Uint16(b[4:]))
 		if s := v.fragment(uint32(ff&0x1fff)*8, ff&0x2000 != 0); s != OK {
