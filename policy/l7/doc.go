@@ -23,8 +23,9 @@
 // head is judged as a whole before anything of it is forwarded, but for the mode [First] and
 // a head longer than the budget, which is not followed further.
 //
-// A Stream does not read replies: the caller must say when a server declines another protocol, see
-// [Stream.Declined]. [Replies] tells that, and when a reply is complete.
+// A Stream does not read replies: the caller must hold back what a client sends behind a request
+// for another protocol ([Step].Upgrade) until the server has answered, and say when it declines,
+// see [Stream.Declined]. [Replies] tells that, and when a reply is complete.
 //
 // # What it does not do
 //

@@ -62,6 +62,41 @@ func ExampleStream() {
 	// end of request
 }
 
+// What a client sends behind a request for another protocol is held back until the server has
+// answered. Here the server declines, and what looked like the other protocol is a request that
+// a rule keeps out.
+func ExampleStream_Declined() {
+	p, err := l7.Compile(&l7.Config{Mode: l7.Overwrite},
+		l7.Rule{Index: 10, Name: "no admin", First: l7.Method{Kind: l7.PathPrefix, Value: "/admin"}, Action: l7.Action{Do: l7.Reply, Code: 403}},
+		l7.Rule{Index: 20, Name: "web", Action: l7.Action{Do: l7.Farm, Farm: "web"}},
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	buf := []byte("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: nonsense\r\n\r\n" +
+		"GET /admin HTTP/1.1\r\nHost: a\r\n\r\n")
+	s := p.NewStream(l7.Input{})
+	for len(buf) > 0 {
+		step := s.Next(buf)
+		if step.Decision.Verdict != l7.NeedMore {
+			fmt.Println(step.Decision.Verdict, step.Decision.Rule.Name)
+		}
+		buf = buf[step.N:]
+		if step.Upgrade {
+			fmt.Printf("hold back %d bytes\n", len(buf))
+			status := 200 // what the server answered
+			if status != 101 {
+				s.Declined()
+			}
+		}
+	}
+	// Output:
+	// decided web
+	// hold back 32 bytes
+	// decided no admin
+}
+
 func ExampleParseHead() {
 	_, _, err := l7.ParseHead([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"))
 	fmt.Println(err)

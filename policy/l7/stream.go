@@ -39,7 +39,8 @@ type Step struct {
 	// HTTP, and after a request that ends the connection or asks for another protocol.
 	Opaque bool
 	// Upgrade says that it is so because the request that ends asks for another protocol or
-	// a tunnel. The server may decline: see [Stream.Declined].
+	// a tunnel. The server may decline, so the bytes that follow must be held back until it has
+	// answered: see [Stream.Declined].
 	Upgrade bool
 }
 
@@ -61,6 +62,7 @@ func (p *Policy) NewStream(in Input) *Stream {
 //		if step.Decision.Verdict != NeedMore { … choose a server, or answer, or close … }
 //		… forward buf[:step.N] …
 //		buf = buf[step.N:]
+//		if step.Upgrade { … call no more until the server has answered; see Declined … }
 //		if step.N == 0 && step.Decision.Verdict == NeedMore { break }
 //	}
 func (s *Stream) Next(b []byte) Step {
@@ -98,10 +100,10 @@ func (s *Stream) Next(b []byte) Step {
 // request asked for: its status was not 101, or not 2xx for CONNECT. HTTP then goes on, and the
 // stream follows it again. It reports whether that was the state of the stream.
 //
-// Who classifies in order to keep requests out must hold back what follows a step with
-// Upgrade until the server has answered; once any of it was taken, it is too late. Else a
-// client could ask for a protocol that no server speaks, and have whatever it sends next
-// pass unseen.
+// What follows a step with Upgrade must be held back, and Next not be called with it, until the
+// server has answered: once any of it was taken, it is too late. Else a client could ask for a
+// protocol that no server speaks, and have whatever request it sends next pass unseen. In the
+// mode [First], which looks at no further request anyway, no step has Upgrade.
 func (s *Stream) Declined() bool {
 	if s.state != asked {
 		return false

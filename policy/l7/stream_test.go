@@ -261,6 +261,33 @@ func TestUpgradeDeclined(t *testing.T) {
 	}
 }
 
+// TestUpgradeHeldBack: whatever follows an upgrade in the same bytes is not taken with it, and
+// in the mode First there is nothing to hold back for.
+func TestUpgradeHeldBack(t *testing.T) {
+	const request = "GET /a HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: none\r\n\r\n"
+	for _, mode := range []Mode{First, Overwrite, Maintain} {
+		for cut := range len(request + getB) {
+			s := compile(t, &Config{Mode: mode}, streamRules...).NewStream(Input{})
+			taken, upgrade := 0, false
+			for _, given := range []int{cut, len(request + getB)} {
+				for !upgrade {
+					st := s.Next([]byte(request + getB)[taken:given])
+					taken, upgrade = taken+st.N, st.Upgrade
+					if st.N == 0 && st.Decision.Verdict == NeedMore {
+						break
+					}
+				}
+			}
+			require.Equal(t, mode != First, upgrade)
+			if mode == First {
+				require.Equal(t, len(request+getB), taken)
+			} else {
+				require.Equal(t, len(request), taken)
+			}
+		}
+	}
+}
+
 // FuzzStream checks that the cutting of the bytes does not matter, and that the ends of
 // requests are where net/http sees them as far as it accepts them.
 func FuzzStream(f *testing.F) {
