@@ -33,12 +33,12 @@ func slotsFor(n int) int {
 // told the shard and tell the bucket, the lower ones, multiplied by the bucket's number, the
 // place.
 func (d *shard[V]) place(h uint64, shift uint8) uint32 {
-	return place(h, d.moves[bucket(h, shift)], uint32(len(d.slots)))
+	return placeOf(h, d.moves[bucket(h, shift)], uint32(len(d.slots)))
 }
 
 func bucket(h uint64, shift uint8) uint64 { return h >> ((shift - bucketBits) & 63) & (buckets - 1) }
 
-func place(h uint64, move uint8, size uint32) uint32 {
+func placeOf(h uint64, move uint8, size uint32) uint32 {
 	x := bits.RotateLeft64(h, 32) * (2*uint64(move) + 1)
 	return uint32(x >> 32 * uint64(size) >> 32)
 }
@@ -86,7 +86,7 @@ func (d *shard[V]) fillBucket(members []member[V], order []placing, move *uint8)
 		n := 0
 		for ; n < len(order); n++ {
 			p := order[n]
-			i := place(p.hash, *move, uint32(len(d.slots)))
+			i := placeOf(p.hash, *move, uint32(len(d.slots)))
 			if d.services[i] != nil {
 				break
 			}
@@ -96,14 +96,14 @@ func (d *shard[V]) fillBucket(members []member[V], order []placing, move *uint8)
 			break
 		}
 		for _, p := range order[:n] {
-			d.services[place(p.hash, *move, uint32(len(d.slots)))] = nil
+			d.services[placeOf(p.hash, *move, uint32(len(d.slots)))] = nil
 		}
 		if *move++; *move == 0 {
 			return false // all have been tried
 		}
 	}
 	for _, p := range order {
-		d.slots[place(p.hash, *move, uint32(len(d.slots)))] = members[p.member].slot
+		d.slots[placeOf(p.hash, *move, uint32(len(d.slots)))] = members[p.member].slot
 	}
 	return true
 }
