@@ -152,6 +152,9 @@ func (w *slotHead) is6(x u128, tag uint64) bool {
 
 func (w *slotHead) large() bool { return w.meta()&(slotLarge<<flagsAt) != 0 }
 
+// special reports whether the slot is large or strict.
+func (w *slotHead) special() bool { return w.meta()&((slotLarge|slotStrict)<<flagsAt) != 0 }
+
 func (w *slotHead) strict() bool { return w.meta()&(slotStrict<<flagsAt) != 0 }
 
 // match4 returns the lanes of the rules that hold a packet, by its class and port and its source.

@@ -140,9 +140,10 @@ func TestComparePeers(t *testing.T) {
 					fs := flowsOf(rules, hit)
 					agree(t, ours, maps, fs)
 					agree(t, ours, nest, fs)
-					m := measure(len(fs), run(ours, fs), run(maps, fs), run(nest, fs))
+					m := measure(len(fs), run(ours, fs), run(maps, fs), run(nest, fs), batched(ours, fs))
 					line := fmt.Sprintf("%7d rules %s clients=%-5v hit=%-5v: %5.1f ns; %.2f x three maps (%.0f ns); %.2f x nested maps + bart (%.0f ns)",
 						n, family(v4), withClients, hit, m[0], m[0]/m[1], m[1], m[0]/m[2], m[2])
+					line += fmt.Sprintf("; in batches %.1f ns, %.2f and %.2f x", m[3], m[3]/m[1], m[3]/m[2])
 					if n == 1000 && withClients && hit {
 						scan := newLinear(rules)
 						few := fs[:512]
