@@ -45,10 +45,29 @@ func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32, most int) b
 		src = own[16-len(src):]
 	}
 	verdict := pk.verdict
-	n := wire.BuildICMPError(w.reply(pk, wire.MaxReply), pk.ip, v, src, typ, code, rest)
+	b, q := w.onTheWire(pk)
+	n := wire.BuildICMPError(w.reply(pk, wire.MaxReply), b, &q, src, typ, code, rest)
 	w.answer(pk, n)
 	pk.verdict = verdict
 	return true
+}
+
+// onTheWire returns a packet as its sender knows it, where it is not yet what will leave: the first packet of a
+// super-packet, and with a checksum.
+func (w *Worker) onTheWire(pk *packet) ([]byte, wire.View) {
+	v := pk.v
+	switch size := w.segmentSize(pk); {
+	case size > 0 && v.Mark&wire.Fragment == 0 && (v.Proto == wire.ProtoTCP || v.Proto == wire.ProtoUDP):
+		b := w.arena.take(int(v.Payload) + min(size, v.PayloadLen()))
+		v.End = uint32(v.PutSegment(b, pk.ip, 0, size))
+		return b, v
+	case pk.partial:
+		b := w.arena.take(len(pk.ip))
+		copy(b, pk.ip)
+		wire.Complete(b, int(v.L4), int(v.SumOff), v.Proto == wire.ProtoUDP)
+		return b, v
+	}
+	return pk.ip, v
 }
 
 // expired drops a packet whose time to live is used up, and tells its sender: traceroute sends several at once.
