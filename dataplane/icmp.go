@@ -109,7 +109,7 @@ func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
 	default:
 		return nil
 	}
-	id, err := svc.pool.Pick(steering.Key{Client: p.Src.Addr(), Hash: key.Hash(w.p.cfg.Seed)})
+	id, err := svc.pick(steering.Key{Client: p.Src.Addr(), Hash: key.Hash(w.p.cfg.Seed)})
 	if err != nil {
 		return nil
 	}

@@ -297,6 +297,9 @@ func (w *Worker) choose(pk *packet, p *policy.Packet, svc *service, bound bindin
 		}
 		return nil, TooFewNodes
 	}
+	if n := w.static(svc, pool, p.Src.Addr()); n != nil {
+		return n, NotDropped
+	}
 	if bound.node == 0 && svc.conf.Mode.FullKey() && svc.conf.Mode.SameServer() {
 		bound, _ = w.loadAssoc(clienttable.FarmKey(pool.no, p.Src.Addr(), svc.clients))
 	}

@@ -160,6 +160,13 @@ func (w *Worker) nodeFor(c *held, svc *service) (*node, Reason) {
 		}
 		return n
 	}
+	if len(c.tried) == 0 {
+		if n := w.static(svc, c.pool, c.key.Src().Addr()); n != nil && fits(n.id) != nil {
+			return n, NotDropped
+		} else if n != nil {
+			n.pool.Release(n.id)
+		}
+	}
 	if c.tls != nil {
 		var got *node
 		choice := c.tls.Choose(w.now, func(id steering.NodeID) sslpersist.Availability {

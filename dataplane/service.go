@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -45,6 +46,10 @@ type Service struct {
 	// ClientBits4 and ClientBits6 group clients for associations: clients with these leading bits in
 	// common count as one. Default: all bits; negative: none, so that all clients are one.
 	ClientBits4, ClientBits6 int
+
+	// Static binds clients to nodes. Sessions that there are stay where they are when it changes, as with every change
+	// of a service. Default: none.
+	Static []Static
 
 	// MinNodes is how many nodes must be usable for the service to take new sessions; below that it is silent, and the sessions it
 	// has go on. Default 1.
@@ -154,6 +159,8 @@ func (s *Service) resolve() (Service, error) {
 	if int(r.MidStream) >= midStreamNames.Len() {
 		bad("MidStream", uint8(r.MidStream), "reset, silent or reselect")
 	}
+	newStatics(r.Static, bad)
+	r.Static = slices.Clone(r.Static)
 	if _, err := clienttable.NewTimers(&r.Ageing); err != nil {
 		errs = append(errs, fmt.Errorf("%w: Service %q.Ageing: %w", ErrInvalid, s.Name, err))
 	}

@@ -26,6 +26,7 @@ type service struct {
 	timers  *clienttable.Timers
 	clients clienttable.Grouping
 	locals  [][16]byte
+	statics *statics
 	way     uint16
 	// touch is how often a packet of one direction keeps the entry of the other one alive, in
 	// ticks: a sixteenth of the idle time.
@@ -159,7 +160,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		if c.Forward != Route {
 			q = use(c.Pool)
 		}
-		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c)}
+		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c), statics: newStatics(c.Static, nil)} // resolve has seen to it that there is no fault
 		if c.Delay != nil {
 			svc.delay = p.delayOf(c.Delay, use)
 			next.delays = true
