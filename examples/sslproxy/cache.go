@@ -11,10 +11,11 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/pquerna/cachecontrol"
+	"github.com/pquerna/cachecontrol/cacheobject"
 )
 
-// cache is a shared HTTP cache in front of a transport. What may be stored, and for how long, says cachecontrol; the cache knows GET, and
-// does not revalidate: what is stale is asked for again.
+// cache is a shared HTTP cache in front of a transport. What may be stored, and for how long, says cachecontrol; the cache knows GET. What is stale and
+// has an entity tag or a date is asked for under the condition that it has changed (RFC 9111, 4.3).
 type cache struct {
 	next http.RoundTripper
 	most int
@@ -23,6 +24,7 @@ type cache struct {
 	bytes   int
 	entries *lru.LRU[string, *entry] // by URL, and then by what the response varies with
 	hits    int
+	renewed int // stale ones that had not changed
 }
 
 type entry struct {
@@ -63,14 +65,76 @@ func (c *cache) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return c.next.RoundTrip(r)
 	}
-	if res := c.load(r); res != nil {
+	res, stale := c.load(r)
+	if res != nil {
 		return res, nil
 	}
-	res, err := c.next.RoundTrip(r)
+	ask := r
+	if stale != nil {
+		ask = r.Clone(r.Context())
+		stale.condition(ask.Header)
+	}
+	res, err := c.next.RoundTrip(ask)
 	if err != nil {
 		return nil, err
 	}
+	if stale != nil && res.StatusCode == http.StatusNotModified {
+		res.Body.Close()
+		return c.renew(r, stale, res).response(r, time.Now()), nil
+	}
 	return c.store(r, res), nil
+}
+
+// validated reports whether a server can say that it has not changed.
+func validated(h http.Header) bool { return h.Get("ETag") != "" || h.Get("Last-Modified") != "" }
+
+// condition asks for the response if it is another one now.
+func (e *entry) condition(h http.Header) {
+	if tag := e.header.Get("ETag"); tag != "" {
+		h.Set("If-None-Match", tag)
+	}
+	if date := e.header.Get("Last-Modified"); date != "" {
+		h.Set("If-Modified-Since", date)
+	}
+}
+
+// fresh says for how long a response may be used unasked, if it may be stored at all.
+func fresh(r *http.Request, res *http.Response) (until time.Time, ok bool) {
+	reasons, until, err := cachecontrol.CachableResponse(r, res, cachecontrol.Options{})
+	if err != nil || len(reasons) > 0 {
+		return time.Time{}, false
+	}
+	d, err := cacheobject.ParseResponseCacheControl(strings.Join(res.Header.Values("Cache-Control"), ","))
+	if err != nil || d.NoCachePresent {
+		until = time.Time{} // which cachecontrol leaves to its caller
+	}
+	return until, true
+}
+
+// renew stores a response anew that has not changed, with what the server says of it now (RFC 9111, 3.2 and 4.3.4).
+func (c *cache) renew(r *http.Request, old *entry, res *http.Response) *entry {
+	e := *old
+	e.header, e.stored = old.header.Clone(), time.Now()
+	e.header.Del("Age")
+	for name, values := range res.Header {
+		switch name {
+		case "Connection", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Content-Encoding", "Content-Range", "Content-Type":
+		default:
+			e.header[name] = values
+		}
+	}
+	full := &http.Response{StatusCode: e.status, Header: e.header, Request: r}
+	ok := false
+	e.expires, ok = fresh(r, full)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renewed++
+	if !ok || res.Header.Get("Set-Cookie") != "" {
+		c.entries.Remove(e.key)
+	} else {
+		c.add(e.key, &e)
+	}
+	return &e
 }
 
 // private reports whether a request is none of the cache's business: it asks for a part, or for a change since, or is of a client that
@@ -96,10 +160,10 @@ func variant(r *http.Request, vary []string) string {
 	return b.String()
 }
 
-// load returns a fresh response, or nil.
-func (c *cache) load(r *http.Request) *http.Response {
+// load returns a fresh response, or a stale one that may be asked about, or neither.
+func (c *cache) load(r *http.Request) (fresh *http.Response, stale *entry) {
 	if strings.Contains(r.Header.Get("Cache-Control"), "no-cache") || strings.Contains(r.Header.Get("Cache-Control"), "max-age=0") || r.Header.Get("Pragma") == "no-cache" {
-		return nil
+		return nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,10 +172,17 @@ func (c *cache) load(r *http.Request) *http.Response {
 		e, ok = c.entries.Get(variant(r, e.vary))
 	}
 	now := time.Now()
-	if !ok || !now.Before(e.expires) {
-		return nil
+	switch {
+	case ok && now.Before(e.expires):
+		c.hits++
+		return e.response(r, now), nil
+	case ok && validated(e.header):
+		return nil, e
 	}
-	c.hits++
+	return nil, nil
+}
+
+func (e *entry) response(r *http.Request, now time.Time) *http.Response {
 	h := e.header.Clone()
 	age, _ := strconv.Atoi(h.Get("Age")) // none is 0
 	h.Set("Age", strconv.Itoa(age+int(now.Sub(e.stored)/time.Second)))
@@ -121,8 +192,8 @@ func (c *cache) load(r *http.Request) *http.Response {
 
 // store keeps a response if it may be kept, once its body has been read to the end.
 func (c *cache) store(r *http.Request, res *http.Response) *http.Response {
-	reasons, expires, err := cachecontrol.CachableResponse(r, res, cachecontrol.Options{})
-	if err != nil || len(reasons) > 0 || !expires.After(time.Now()) || res.Header.Get("Set-Cookie") != "" ||
+	expires, ok := fresh(r, res)
+	if !ok || !expires.After(time.Now()) && !validated(res.Header) || res.Header.Get("Set-Cookie") != "" ||
 		res.ContentLength > int64(c.most/mostEntry) || res.StatusCode < 200 || res.StatusCode == http.StatusPartialContent {
 		return res
 	}

@@ -283,6 +283,74 @@ func TestCache(t *testing.T) {
 	require.LessOrEqual(t, r.cache.bytes, 1<<20)
 }
 
+// What is stale is asked for under a condition, and kept if it has not changed.
+func TestCacheRevalidates(t *testing.T) {
+	var version atomic.Int64
+	var whole, unchanged atomic.Int64
+	r := newRig(t, nil, func(w http.ResponseWriter, req *http.Request) {
+		h, v := w.Header(), version.Load()
+		tag, date := fmt.Sprintf(`"%d"`, v), time.Unix(1_700_000_000+v, 0).UTC().Format(http.TimeFormat)
+		same := false
+		switch req.URL.Path {
+		case "/tag":
+			h.Set("ETag", tag)
+			same = req.Header.Get("If-None-Match") == tag
+		case "/date":
+			h.Set("Last-Modified", date)
+			same = req.Header.Get("If-Modified-Since") == date
+		case "/vary":
+			h.Set("ETag", tag)
+			h.Set("Vary", "X-Kind")
+			same = req.Header.Get("If-None-Match") == tag
+		case "/cookie":
+			h.Set("ETag", tag)
+			if same = req.Header.Get("If-None-Match") == tag; same {
+				h.Set("Set-Cookie", "a=b")
+			}
+		}
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Version", fmt.Sprint(v, unchanged.Load()))
+		if same {
+			unchanged.Add(1)
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		whole.Add(1)
+		fmt.Fprintf(w, "version %d %s", v, req.Header.Get("X-Kind"))
+	})
+	c := r.client(t)
+	for _, path := range []string{"/tag", "/date", "/vary"} {
+		version.Store(0)
+		whole.Store(0)
+		unchanged.Store(0)
+		for i := range 4 {
+			res, body := get(t, c, "https://a.example"+path, "X-Kind", "1")
+			require.Equal(t, "version 0 1", body)
+			require.Equal(t, fmt.Sprint(0, max(i-1, 0)), res.Header.Get("X-Version"), "what the server says now")
+		}
+		require.EqualValues(t, 1, whole.Load(), path)
+		require.EqualValues(t, 3, unchanged.Load(), path)
+		version.Store(1)
+		_, body := get(t, c, "https://a.example"+path, "X-Kind", "1")
+		require.Equal(t, "version 1 1", body)
+		if path == "/vary" {
+			_, body = get(t, c, "https://a.example"+path, "X-Kind", "2")
+			require.Equal(t, "version 1 2", body)
+			_, body = get(t, c, "https://a.example"+path, "X-Kind", "1")
+			require.Equal(t, "version 1 1", body)
+		}
+	}
+	require.EqualValues(t, 10, r.cache.renewed)
+	// A cookie for one client is not kept for others.
+	get(t, c, "https://a.example/cookie")
+	res, _ := get(t, c, "https://a.example/cookie")
+	require.NotEmpty(t, res.Header.Get("Set-Cookie"))
+	before := whole.Load()
+	res, _ = get(t, c, "https://a.example/cookie")
+	require.Empty(t, res.Header.Get("Set-Cookie"))
+	require.Equal(t, before+1, whole.Load())
+}
+
 func TestPROXYProtocol(t *testing.T) {
 	r := newRig(t, func(c *config) { c.sendPROXY = true }, func(w http.ResponseWriter, req *http.Request) { fmt.Fprint(w, req.RemoteAddr) })
 	tr := r.client(t).Transport.(*http.Transport)
