@@ -25,6 +25,7 @@ func balancer(args []string) error {
 	device := f.String("device", "tun", "tun or afpacket")
 	address := f.String("vip", vip, "virtual address")
 	servers := f.String("servers", server1+","+server2, "servers' addresses")
+	delay := f.String("delay", "", "have servers chosen by what clients say: first or overwrite, of HTTP requests")
 	noRing := f.Bool("no-ring", false, "have frames read from interfaces by system calls")
 	profile := f.String("cpuprofile", "", "file for a CPU profile")
 	stats := f.Bool("stats", false, "print counters at the end")
@@ -55,7 +56,7 @@ func balancer(args []string) error {
 		port     uint16
 		protocol uint8
 		metric   steering.Metric
-	}{{"web", 80, 6, steering.RoundRobin}, {"bulk", 5201, 6, steering.Hash}, {"datagrams", 5201, 17, steering.Hash}} {
+	}{{"web", 80, 6, steering.RoundRobin}, {"secure", 443, 6, steering.RoundRobin}, {"bulk", 5201, 6, steering.Hash}, {"datagrams", 5201, 17, steering.Hash}} {
 		var nodes []steering.Node
 		for i, a := range strings.Split(*servers, ",") {
 			ip, err := netip.ParseAddr(a)
@@ -68,10 +69,16 @@ func balancer(args []string) error {
 		if err != nil {
 			return err
 		}
+		service := &dataplane.Service{Name: s.name, Pool: pool}
+		if *delay != "" && s.protocol == 6 {
+			if service.Delay, err = delayOf(*delay, s.name, pool); err != nil {
+				return err
+			}
+		}
 		rules = append(rules, policy.Rule[*dataplane.Service]{
 			Name:  s.name,
 			Match: policy.Match{Dst: netip.PrefixFrom(addr, addr.BitLen()), Protocol: policy.ProtocolNumber(s.protocol), DstPort: policy.Port(s.port)},
-			Value: &dataplane.Service{Name: s.name, Pool: pool},
+			Value: service,
 		})
 	}
 	policies, err := policy.Compile(nil, rules...)

@@ -75,11 +75,16 @@ func (l *lab) wire(ctx context.Context) error {
 			return err
 		}
 	}
+	cert, key, err := l.certificate()
+	if err != nil {
+		return err
+	}
 	for i, s := range []*netns.Namespace{l.first, l.other} {
 		conf := fmt.Sprintf(`pid %s/web%d.pid; worker_processes 1; daemon off; error_log /dev/null; worker_rlimit_nofile 131072;
 events { worker_connections 65536; }
-http { access_log off; client_header_timeout 10m; keepalive_timeout 10m; keepalive_requests 1000000000; server { listen 80 backlog=8192; location / { return 200 "hello\n"; } } }
-`, l.tmp, i)
+http { access_log off; client_header_timeout 10m; keepalive_timeout 10m; keepalive_requests 1000000000; server { listen 80 backlog=8192; location / { return 200 "hello\n"; } }
+ server { listen 443 ssl backlog=8192; ssl_certificate %[3]s; ssl_certificate_key %[4]s; ssl_session_tickets off; ssl_session_cache shared:s:10m; location / { return 200 "hello\n"; } } }
+`, l.tmp, i, cert, key)
 		file := filepath.Join(l.tmp, fmt.Sprintf("web%d.conf", i))
 		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 			return err

@@ -3,6 +3,8 @@
 //
 //	cd bench && go run ./netbench                     every mode, three rounds
 //	cd bench && go run ./netbench -h                  what can be chosen
+//	cd bench && go run ./netbench -base haproxy-delayed -modes haproxy-delayed,nginx-delayed,tun-first,tun-overwrite -measures tls,conns,requests,bulk
+//	                                                  servers chosen by what clients say
 //
 // Rounds are interleaved and every figure is the median of its rounds, with the ratio to a chosen mode. It needs root, iperf3, wrk and nginx, and
 // whichever peers are to be measured: haproxy, nftables, and the folder of the bare forwarders.
@@ -60,9 +62,11 @@ func main() {
 func parse(args []string) (options, error) {
 	var o options
 	var m, x string
+	usualModes, allModes := modeNames()
+	usualMeasures, allMeasures := measureNames()
 	f := flag.NewFlagSet("netbench", flag.ContinueOnError)
-	f.StringVar(&m, "modes", strings.Join(modeNames(), ","), "balancers to measure")
-	f.StringVar(&x, "measures", strings.Join(measureNames(), ","), "what to measure")
+	f.StringVar(&m, "modes", strings.Join(usualModes, ","), "balancers to measure, of "+strings.Join(allModes, ","))
+	f.StringVar(&x, "measures", strings.Join(usualMeasures, ","), "what to measure")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds over all modes")
 	f.DurationVar(&o.seconds, "each", 3*time.Second, "how long each measurement takes")
 	f.IntVar(&o.pace, "pace", 0, "requests per second under which latency is measured, the same for every mode; 0 for half of what the base mode manages on this machine")
@@ -75,7 +79,7 @@ func parse(args []string) (options, error) {
 		fmt.Fprintln(f.Output(), "\nFlags:")
 		f.PrintDefaults()
 		fmt.Fprintln(f.Output(), "\nMeasures:")
-		for _, m := range measures {
+		for _, m := range slices.Concat(measures, delayedMeasures) {
 			fmt.Fprintf(f.Output(), "  %-8s %s\n", m.name, m.what)
 		}
 	}
@@ -92,8 +96,8 @@ func parse(args []string) (options, error) {
 		}
 		return chosen
 	}
-	o.modes = choose("modes", m, modeNames())
-	o.measures = choose("measures", x, measureNames())
+	o.modes = choose("modes", m, allModes)
+	o.measures = choose("measures", x, allMeasures)
 	if o.rounds < 1 {
 		faults = append(faults, fmt.Errorf("-rounds: %d: want 1 or more", o.rounds))
 	}
@@ -101,7 +105,7 @@ func parse(args []string) (options, error) {
 		faults = append(faults, fmt.Errorf("-each: %v: want 1s to 1m", o.seconds))
 	}
 	if modeByName(o.base) == nil {
-		faults = append(faults, fmt.Errorf("-base: %q: want one of %s", o.base, strings.Join(modeNames(), ",")))
+		faults = append(faults, fmt.Errorf("-base: %q: want one of %s", o.base, strings.Join(allModes, ",")))
 	}
 	if o.pace < 0 {
 		faults = append(faults, fmt.Errorf("-pace: %d: want requests per second, or 0", o.pace))

@@ -48,17 +48,24 @@ var measures = []measure{
 	}},
 }
 
-func measureNames() (names []string) {
+// measureNames returns the names of what is measured unless others are chosen, and of all.
+func measureNames() (usual, all []string) {
 	for _, m := range measures {
-		names = append(names, m.name)
+		usual = append(usual, m.name)
 	}
-	return names
+	all = slices.Clone(usual)
+	for _, m := range delayedMeasures {
+		all = append(all, m.name)
+	}
+	return usual, all
 }
 
 func measureByName(name string) *measure {
-	for i := range measures {
-		if measures[i].name == name {
-			return &measures[i]
+	for _, list := range [][]measure{measures, delayedMeasures} {
+		for i := range list {
+			if list[i].name == name {
+				return &list[i]
+			}
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,17 +34,24 @@ var modes = []mode{
 	{"afpacket", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket") }},
 }
 
-func modeNames() (names []string) {
+// modeNames returns the names of the modes that are measured unless others are chosen, and of all.
+func modeNames() (usual, all []string) {
 	for _, m := range modes {
-		names = append(names, m.name)
+		usual = append(usual, m.name)
 	}
-	return names
+	all = slices.Clone(usual)
+	for _, m := range delayedModes {
+		all = append(all, m.name)
+	}
+	return usual, all
 }
 
 func modeByName(name string) *mode {
-	for i := range modes {
-		if modes[i].name == name {
-			return &modes[i]
+	for _, list := range [][]mode{modes, delayedModes} {
+		for i := range list {
+			if list[i].name == name {
+				return &list[i]
+			}
 		}
 	}
 	return nil
