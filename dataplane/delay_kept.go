@@ -30,8 +30,10 @@ type kept struct {
 	relay   *splice.Relay // while there is a node; held.conn else
 	replies l7.Replies
 	down    assembler // of what the node sends
-	idle    bool      // nothing of the client's is held, so that it takes no share of MaxHeld
-	counted bool      // in holds.kept
+	ends    bool      // there, at end
+	end     uint32
+	idle    bool // nothing of the client's is held, so that it takes no share of MaxHeld
+	counted bool // in holds.kept
 
 	step    l7.Step
 	ready   bool // step is to be acted on
@@ -103,13 +105,16 @@ func (c *held) unjudged() (b []byte, last bool) {
 	return c.conn.Data(), c.conn.EndOfStream()
 }
 
+// closed reports whether the node has closed its direction.
+func (k *kept) closed() bool { return k.ends && k.down.next == k.end }
+
 // begun says that there is a node now.
 func (w *Worker) begun(c *held) {
 	k := c.kept
 	if c.conn != nil {
 		k.relay, c.conn = c.conn.Relay(w.now), nil
 	}
-	k.down = assembler{next: c.ourISN + 1}
+	k.down, k.ends = assembler{next: c.ourISN + 1}, false
 	if !k.counted {
 		k.counted = true
 		w.p.holds.kept.Add(1)
@@ -142,6 +147,9 @@ func (w *Worker) relay(pk *packet, s *holdShard, c *held, r ref, seg *splice.Seg
 		}
 		if ev, forward = relay.FromServer(w.now, seg, w.emitter(c)); forward {
 			k.down.add(seg.Seq+shift, seg.Payload, k.replies.Feed)
+			if end := seg.Seq + shift + uint32(len(seg.Payload)); seg.Flags&splice.FIN != 0 && end-k.down.next < farAhead {
+				k.ends, k.end = true, end
+			}
 		}
 	}
 	w.kept = keptNumbers{relay.Translation(), relay.Window(seg.Ack)}
@@ -306,10 +314,10 @@ func (w *Worker) decide(s *holdShard, c *held) bool {
 	k := c.kept
 	if k.relay != nil {
 		switch {
-		case k.relay.ServerClosed() && k.relay.Acked(), k.replies.Err() != nil:
+		case k.closed() && k.relay.Acked(), k.replies.Err() != nil:
 			w.abort(s, c) // nobody will answer it
 			return false
-		case k.relay.ServerClosed() || !k.replies.Complete():
+		case k.closed() || !k.replies.Complete():
 			return false
 		}
 	}

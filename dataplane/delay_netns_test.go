@@ -6,12 +6,15 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -232,26 +235,36 @@ func TestDelayedBindingPassesServersThatRefuse(t *testing.T) {
 	}
 }
 
-// Many connections at once, every byte of which is checked.
+// Many connections at once, every byte of which is checked. LBPRIM_CONNECTIONS says how many; 10,000 take a minute or two.
 func TestManyDelayedConnections(t *testing.T) {
 	w := newWorld(t, how{queues: 2})
 	w.delay(t, func(s *dataplane.Service, _ bool) {})
 	for _, v6 := range []bool{false, true} {
 		for i := range 2 {
 			w.digest(t, i, v6, 7300, 700)
+			w.closer(t, i, v6, 7301)
 		}
 	}
 	each := 50
 	if testing.Short() {
 		each = 10
 	}
+	if n, err := strconv.Atoi(os.Getenv("LBPRIM_CONNECTIONS")); err == nil {
+		each = max(1, n/40)
+	}
 	var wg sync.WaitGroup
 	errs := make(chan error, 40)
 	for k := range cap(errs) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(k), 4))
-			for range each {
-				if _, err := w.upload(k%2 == 0, 7300, rng.IntN(8000), 700, rng); err != nil {
+			for i := range each {
+				var err error
+				if i%2 == 0 {
+					_, err = w.upload(k%2 == 0, 7300, rng.IntN(8000), 700, rng)
+				} else {
+					err = w.closing(i/2, k%2 == 0, 7301, rng)
+				}
+				if err != nil {
 					errs <- err
 					return
 				}
@@ -265,6 +278,103 @@ func TestManyDelayedConnections(t *testing.T) {
 	}
 	require.EqualValues(t, cap(errs)*each, w.plane.Stats().Delay.Spliced)
 	require.Zero(t, w.plane.Stats().Delay.Held)
+}
+
+// closer starts a server that closes as the client's first byte wants it: 0 after the client has closed, 1 with its answer, and reads on,
+// 2 at once, without having read all, 3 by a reset.
+func (w *world) closer(t testing.TB, i int, v6 bool, port uint16) {
+	ln, err := w.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port).String())
+	require.NoError(t, err)
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				head := make([]byte, 5)
+				if _, err := io.ReadFull(c, head); err != nil {
+					return
+				}
+				data := make([]byte, binary.BigEndian.Uint32(head[1:]))
+				if head[0] == 2 {
+					_, _ = c.Write([]byte("enough"))
+					_ = c.(*net.TCPConn).CloseWrite()
+					_, _ = io.Copy(io.Discard, c)
+					return
+				}
+				if _, err := io.ReadFull(c, data); err != nil {
+					return
+				}
+				if head[0] == 0 {
+					if n, err := c.Read(head); n != 0 || !errors.Is(err, io.EOF) {
+						return
+					}
+				}
+				_, _ = c.Write(data)
+				switch head[0] {
+				case 1:
+					_ = c.(*net.TCPConn).CloseWrite()
+					_, _ = io.Copy(io.Discard, c)
+				case 3:
+					_, _ = c.Read(head) // the client says that it has the answer
+					_ = c.(*net.TCPConn).SetLinger(0)
+				}
+			}()
+		}
+	}()
+}
+
+// closing does a connection with a closer.
+func (w *world) closing(i int, v6 bool, port uint16, rng *rand.Rand) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := w.client.DialContext(ctx, "tcp", netip.AddrPortFrom(wvip(v6), port).String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	kind := byte(i % 4)
+	data := make([]byte, 1+rng.IntN(20000))
+	for j := range data {
+		data[j] = byte(rng.Uint32())
+	}
+	if _, err := c.Write(append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(data))), data...)); err != nil {
+		return err
+	}
+	want := data
+	switch kind {
+	case 0:
+		err = c.(*net.TCPConn).CloseWrite()
+	case 2:
+		want = []byte("enough")
+	}
+	if err != nil {
+		return err
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); err != nil {
+		return fmt.Errorf("closing %d: %w", kind, err)
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("closing %d: another answer", kind)
+	}
+	if kind == 3 {
+		if _, err := c.Write([]byte{1}); err != nil {
+			return err
+		}
+		if _, err = c.Read(got); !errors.Is(err, syscall.ECONNRESET) {
+			return fmt.Errorf("closing %d: %w, want a reset", kind, err)
+		}
+		return nil
+	}
+	if n, err := c.Read(got); n != 0 || !errors.Is(err, io.EOF) {
+		return fmt.Errorf("closing %d: %d bytes and %w behind the answer", kind, n, err)
+	}
+	return nil
 }
 
 // patience is how long a connection may take at most, over whichever network.

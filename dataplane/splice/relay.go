@@ -57,7 +57,6 @@ type Relay struct {
 	sent      uint32 // of the client's bytes, acknowledged
 	high      uint32 // behind all that was sent
 	proven    bool   // it has answered since the connection was resumed
-	serverFIN bool
 	ended     bool
 
 	retransmit, deadline time.Time
@@ -102,9 +101,6 @@ func (r *Relay) Data() []byte { return r.data[r.released:r.got:r.got] }
 
 // EndOfStream reports whether the client has closed its direction behind Data.
 func (r *Relay) EndOfStream() bool { return r.fin }
-
-// ServerClosed reports whether the server has closed its direction.
-func (r *Relay) ServerClosed() bool { return r.serverFIN }
 
 // Acked reports whether the client has acknowledged all that the server has sent.
 func (r *Relay) Acked() bool { return r.acked == r.ours }
@@ -411,10 +407,9 @@ func (r *Relay) FromServer(now time.Time, s *Segment, emit Emit) (ev Event, forw
 	if s.Options.Timestamps && !before(s.Options.TSVal, r.serverVal) {
 		r.serverVal = s.Options.TSVal
 	}
-	if end := s.end() + r.tr.Seq; end-r.acked < 1<<30 {
+	if end := s.end() + r.tr.Seq; end-r.acked <= r.clientRoom() {
 		r.ours = later(r.ours, end)
 	}
-	r.serverFIN = r.serverFIN || s.Flags&FIN != 0
 	if !before(ack, r.sent) {
 		window := int(s.Window) << r.scale
 		if r.serverWin == 0 && window != 0 {
@@ -432,6 +427,15 @@ func (r *Relay) FromServer(now time.Time, s *Segment, emit Emit) (ev Event, forw
 		r.proven = true
 	}
 	return r.done(), true
+}
+
+// clientRoom is how far behind what the client has acknowledged the server can be, and some more: its window may have been larger.
+func (r *Relay) clientRoom() uint32 {
+	n := uint32(r.clientWin)
+	if r.start.scaled {
+		n <<= r.start.clientScale
+	}
+	return n + 1<<20
 }
 
 func (r *Relay) serverReset(seq uint32) (Event, bool) {
