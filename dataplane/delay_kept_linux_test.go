@@ -152,6 +152,9 @@ func (w *world) posts(k, n, size int, port uint16) error {
 			body[j] = byte(rng.Uint32())
 		}
 		to := rng.IntN(2)
+		if i < 2 {
+			to = i
+		}
 		url := base + []string{"/a", "/b"}[to]
 		if rng.IntN(2) == 0 {
 			url += "?chunked"

@@ -82,7 +82,10 @@ func parseNote(s string) (n note, err error) {
 // announce tells the peers of a session that is in the table now.
 func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node) {
 	if p.cfg.Peers == nil || rec.flags&isDelayed != 0 {
-		return // who took over a spliced connection would need its numbers, too
+		// Who took over a spliced connection would need its numbers, too, which are known only once the node has answered, and
+		// a followed one what was judged so far. Its client is reset by the balancer that takes over, and begins anew; the
+		// association and what is known of TLS sessions (sslpersist's feed) bring it to the same node.
+		return
 	}
 	there := note{service: svc.conf.Name}
 	if rec.flags&hasLocal != 0 {
