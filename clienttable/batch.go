@@ -143,17 +143,19 @@ func (t *Table[K, V]) warm(h uint64) {
 	base := t.shards[no].first / groupSlots
 	first, second := base+g, base+t.other(g, tag)
 	prefetchOne(unsafe.Pointer(t.tagsOf(second)))
+	t.prefetchSlot(preferred(first, tag))
 	slot := t.candidate(first, tag)
 	if slot == noSlot {
 		slot = t.candidate(second, tag)
 	}
-	if slot == noSlot {
-		slot = t.candidate(first, 0) // where a new entry would go
+	ok := slot != noSlot
+	if !ok {
+		slot, ok = t.freeIn(first, tag) // where a new entry would go
 	}
-	if slot == noSlot {
-		slot = t.candidate(second, 0)
+	if !ok {
+		slot, ok = t.freeIn(second, tag)
 	}
-	if slot != noSlot {
+	if ok {
 		t.prefetchSlot(slot)
 	}
 	runtime.KeepAlive(t)

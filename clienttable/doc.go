@@ -51,5 +51,6 @@
 // # What it does not do
 //
 // It sends no packets, it chooses no server, and it does not remember that there
-// was none: a miss is never stored.
+// was none: a miss is never stored. It does not grow; a larger table can follow it
+// and take its place, see the example of [Table.Apply].
 package clienttable

@@ -51,6 +51,10 @@ func (t *Table[K, V]) load(h uint64, k *K, now int64, touch touching) (v V, ok b
 	no, home, tag := t.home(h)
 	s := &t.shards[no]
 	base := s.first / groupSlots
+	if t.large {
+		// So that one wait is for both, the tags and the entry, half the time. A third less.
+		t.prefetchSlot(preferred(base+home, tag))
+	}
 again:
 	moves := s.moves.Load()
 	g := home

@@ -1,6 +1,9 @@
 package clienttable
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // searchMax bounds the search for a chain of moves: that many groups are looked
 // at, of which only the tags are read.
@@ -19,25 +22,34 @@ type step struct {
 // the stash is used. The shard is locked.
 func (t *Table[K, V]) room(s *shard[K, V], home uint32, tag uint8, now int64) (slot uint32, ok bool) {
 	base := s.first / groupSlots
-	if slot, ok = t.freeIn(base + home); ok {
+	if slot, ok = t.freeIn(base+home, tag); ok {
 		return
 	}
 	second := t.other(home, tag)
-	if slot, ok = t.freeIn(base + second); ok {
+	if slot, ok = t.freeIn(base+second, tag); ok {
 		return
 	}
 	if slot, ok = t.makeRoom(s, home, second, now); ok {
 		return
 	}
-	return t.freeIn(base + t.groups)
+	return t.freeIn(base+t.groups, tag)
 }
 
-// freeIn returns a free slot of a group.
-func (t *Table[K, V]) freeIn(group uint32) (slot uint32, ok bool) {
-	if m := lanes(atomic.LoadUint64(t.tagsOf(group)), 0); m != 0 {
-		return laneSlot(group, m), true
+// freeIn returns a free slot of a group, the one that tag prefers if it is free.
+func (t *Table[K, V]) freeIn(group uint32, tag uint8) (slot uint32, ok bool) {
+	m := lanes(atomic.LoadUint64(t.tagsOf(group)), 0)
+	if m == 0 {
+		return 0, false
 	}
-	return 0, false
+	at := uint32(tag) % groupSlots
+	next := uint32(bits.TrailingZeros64(bits.RotateLeft64(m, -8*int(at)))) >> 3
+	return group*groupSlots + (at+next)%groupSlots, true
+}
+
+// preferred returns the slot of a group where an entry with a tag goes if it can: a
+// look-up can ask for it before it has seen the group's tags.
+func preferred(group uint32, tag uint8) (slot uint32) {
+	return group*groupSlots + uint32(tag)%groupSlots
 }
 
 // makeRoom looks breadth first for the shortest chain of moves that frees a slot
@@ -51,11 +63,12 @@ func (t *Table[K, V]) makeRoom(s *shard[K, V], first, second uint32, now int64) 
 		g := steps[i].group
 		for lane := uint32(0); lane < groupSlots; lane++ {
 			from := (base+g)*groupSlots + lane
-			o := t.other(g, t.tagAt(from))
+			tag := t.tagAt(from)
+			o := t.other(g, tag)
 			if onPath(&steps, i, o) {
 				continue
 			}
-			if free, ok := t.freeIn(base + o); ok {
+			if free, ok := t.freeIn(base+o, tag); ok {
 				for {
 					t.move(s, from, free, now)
 					free = from
