@@ -68,6 +68,18 @@ func TestPage(t *testing.T) {
 	b.enter("#sessions [name=client]", "nonsense")
 	b.until("a wrong filter is explained", "document.querySelector('#sessions [role=status]').textContent.includes('want an address')")
 
+	// Packets as they pass: started, looked into, stopped.
+	b.enter("#trace [name=client]", "nonsense")
+	b.until("a wrong filter is explained", "document.querySelector('#trace [role=status]').textContent.includes('want an address')")
+	b.enter("#trace [name=client]", "10.9.0.0/24")
+	b.until("packets are listed", "document.querySelectorAll('#trace li').length > 3 && document.querySelector('#trace summary').textContent.includes('web4')")
+	b.eval("document.querySelector('#trace summary').focus()")
+	b.eval("document.querySelector('#trace summary').click()")
+	b.until("one is explained", "[...document.querySelectorAll('#trace details')].some((d) => d.open && d.querySelector('pre').textContent.includes('web4'))")
+	b.until("no more than fit", "document.querySelectorAll('#trace li').length <= 50")
+	b.eval("document.querySelector('#trace .stop').click()")
+	b.until("it stops", "document.querySelector('#trace [role=status]').textContent.startsWith('stopped after') && document.querySelector('#trace .stop').hidden")
+
 	b.check(t)
 	require.Empty(t, b.complaints(base))
 	require.Positive(t, requests())

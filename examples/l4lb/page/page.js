@@ -279,6 +279,54 @@ $("#explain form").addEventListener("submit", async (e) => {
   }
 });
 
+// Trace: packets as they are forwarded, the last ones first, each with its whole explanation.
+const mostTraced = 50;
+let tracing = null;
+
+$("#trace .stop").addEventListener("click", () => tracing && tracing.abort());
+
+$("#trace form").addEventListener("submit", async (e) => {
+  e.preventDefault();
+  if (tracing) tracing.abort();
+  const mine = (tracing = new AbortController());
+  const out = $("#trace [role=status]");
+  const list = $("#trace ol");
+  const stop = $("#trace .stop");
+  const show = (x) => {
+    const what = x.verdict === "dropped" ? `dropped: ${x.reason}` : x.verdict + (x.node ? ` to ${x.node}` : "");
+    const at = new Date(x.time).toLocaleTimeString([], { hour12: false, fractionalSecondDigits: 3 });
+    list.prepend(el("li", {}, el("details", {}, el("summary", {}, `${at} ${what}${x.service ? `, service ${x.service}` : ""}`), el("pre", { tabindex: "0" }, x.text))));
+    while (list.children.length > mostTraced) list.lastChild.remove();
+  };
+  let seen = 0;
+  try {
+    const headers = token ? { Authorization: "Bearer " + token } : {};
+    const r = await fetch("/api/v1/trace?" + query(e.target), { headers, signal: mine.signal });
+    if (!r.ok) throw new Error((await r.json()).error);
+    list.replaceChildren();
+    out.textContent = "tracing";
+    stop.hidden = false;
+    const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let rest = ""; ; ) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        show(JSON.parse(line));
+        seen++;
+      }
+    }
+    out.textContent = `ended after ${number(seen)} packets`;
+  } catch (err) {
+    out.textContent = mine.signal.aborted ? `stopped after ${number(seen)} packets` : err.message;
+  }
+  if (tracing === mine) {
+    stop.hidden = true;
+    tracing = null;
+  }
+});
+
 // Links carry no token, so the page fetches for them.
 for (const id of ["api", "metrics"]) {
   $("#" + id).addEventListener("click", async (e) => {
