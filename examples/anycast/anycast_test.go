@@ -38,7 +38,7 @@ func TestExampleFileIsRight(t *testing.T) {
 	status, out, errs = cli(t, "bird", name)
 	require.Zerof(t, status, "%s", errs)
 	for _, want := range []string{
-		"protocol bgp anycast_10_1_1_2_1 {\n  local 10.1.1.1 as 64500;\n  neighbor 10.1.1.2 as 64512;\n  passive;\n  hold time 9;\n  ipv4 {\n    import where net ~ [ 192.0.2.80/32 ];",
+		"protocol bgp anycast_10_1_1_2_1 {\n  local 10.1.1.1 as 64500;\n  neighbor 10.1.1.2 as 64512;\n  passive;\n  hold time 9;\n  error wait time 1, 10;  # a balancer that was given up and is back is used again soon\n  ipv4 {\n    import where net ~ [ 192.0.2.80/32 ];",
 		"  ipv6 {\n    import where net ~ [ 2001:db8::80/128 ];",
 	} {
 		require.Contains(t, out, want)

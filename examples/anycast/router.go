@@ -38,12 +38,13 @@ func (c *config) writeBird(w io.Writer) error {
 			b.WriteString("  passive;\n")
 		}
 		if p.Hops > 1 {
-			fmt.Fprintf(&b, "  multihop %d;\n", p.Hops)
+			fmt.Fprintf(&b, "  multihop %d;  # it needs routes to the next hops, such as those of: protocol direct { ipv4; ipv6; }\n", p.Hops)
 		}
 		if p.Password.text != "" {
 			b.WriteString("  password \"…\";  # the one of the balancer's file\n")
 		}
 		fmt.Fprintf(&b, "  hold time %d;\n", or(c.BGP.HoldTime, 9*time.Second)/time.Second)
+		b.WriteString("  error wait time 1, 10;  # a balancer that was given up and is back is used again soon\n")
 		for _, fam := range p.families() {
 			var mine []string
 			for _, n := range c.networks() {

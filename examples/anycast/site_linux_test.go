@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,6 +49,7 @@ var siteVIPs = [...]string{"10.7.100.1", "fd07:100::1", "10.7.100.2", "fd07:100:
 func newSite(t *testing.T) *site {
 	testenv.NeedNetns(t)
 	testenv.NeedServers(t, "bird", "birdc")
+	t.Parallel() // nobody else is in these namespaces, and most of the time is spent waiting
 	s := &site{dir: t.TempDir()}
 	rig.Hosts(t, &s.client, &s.router, &s.balancers[0], &s.balancers[1], &s.servers[0], &s.servers[1], &s.servers[2])
 	require.NoError(t, s.router.Router())
@@ -67,9 +69,26 @@ func newSite(t *testing.T) *site {
 		s.server(t, i)
 	}
 	var err error
-	s.bin, err = rig.Build(s.dir, "anycast")
+	s.bin, err = built()
 	require.NoError(t, err)
 	return s
+}
+
+// built builds the program once for all tests.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "anycast")
+	if err != nil {
+		return "", err
+	}
+	return rig.Build(dir, "anycast")
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if bin, err := built(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(status)
 }
 
 // server gives a server its addresses, tunnel ends and services: on port 7 it says its name and echoes lines, on port 80 it answers health checks.
@@ -114,6 +133,14 @@ func (s *site) health(t *testing.T, i int) (stop func()) {
 	s.stops[i] = stop
 	return stop
 }
+
+// patience is how long tests wait for what must happen, looking every retry.
+const (
+	patience = 40 * time.Second
+	retry    = 30 * time.Millisecond
+)
+
+const sitePassword = "known-to-both-ends"
 
 // siteFile is a balancer's file.
 func siteFile(balancer int, extra string) string {
@@ -182,13 +209,17 @@ func (s *site) bird(t *testing.T) {
 	t.Helper()
 	conf := `router id 10.7.0.1;
 protocol device { }
-protocol kernel { ipv4 { export all; }; merge paths on; }
-protocol kernel { ipv6 { export all; }; merge paths on; }
+protocol direct { ipv4; ipv6; }
+protocol kernel { ipv4 { export where source != RTS_DEVICE; }; merge paths on; }
+protocol kernel { ipv6 { export where source != RTS_DEVICE; }; merge paths on; }
 `
 	for i := range s.balancers {
+		if _, err := os.Stat(s.file(i)); err != nil {
+			continue
+		}
 		out, err := exec.Command(s.bin, "bird", s.file(i)).CombinedOutput()
 		require.NoErrorf(t, err, "%s", out)
-		conf += string(out)
+		conf += strings.ReplaceAll(string(out), "…", sitePassword)
 	}
 	name := filepath.Join(s.dir, "bird.conf")
 	require.NoError(t, os.WriteFile(name, []byte(conf), 0o600))
@@ -286,9 +317,13 @@ func (s *site) clients(t *testing.T, i int) map[string]string {
 
 // dial connects to a virtual address and reads the name of the server that has accepted.
 func (s *site) dial(t *testing.T, vip string, patience time.Duration) (c net.Conn, server string, err error) {
+	return s.dialPort(t, vip, "7", patience)
+}
+
+func (s *site) dialPort(t *testing.T, vip, port string, patience time.Duration) (c net.Conn, server string, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err = s.client.DialContext(ctx, "tcp", net.JoinHostPort(vip, "7"))
+	c, err = s.client.DialContext(ctx, "tcp", net.JoinHostPort(vip, port))
 	if err != nil {
 		return nil, "", err
 	}
