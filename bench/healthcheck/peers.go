@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,5 +42,28 @@ func peer(dir, who, kind string, port int, o *options) (*exec.Cmd, error) {
 	}
 	b.WriteString("}\n")
 	pids := filepath.Join(dir, "pid")
-	return exec.Command(path, "-n", "-C", "-f", conf, "-p", pids, "-c", pids+"c"), os.WriteFile(conf, []byte(b.String()), 0o644)
+	cmd := exec.Command(path, "-n", "-C", "-f", conf, "-p", pids, "-c", pids+"c")
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		lib, err := fakeIPVS(dir)
+		if err != nil {
+			return nil, fmt.Errorf("no IPVS in this kernel, nor a stand-in for it: %w", err)
+		}
+		cmd.Env = append(os.Environ(), "LD_PRELOAD="+lib)
+	}
+	return cmd, os.WriteFile(conf, []byte(b.String()), 0o644)
+}
+
+//go:embed ipvs.txt
+var ipvs []byte
+
+// fakeIPVS builds a library that answers for IPVS.
+func fakeIPVS(dir string) (string, error) {
+	src, lib := filepath.Join(dir, "ipvs.c"), filepath.Join(dir, "ipvs.so")
+	if err := os.WriteFile(src, ipvs, 0o644); err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", lib, src, "-ldl").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cc: %w: %s", err, out)
+	}
+	return lib, nil
 }
