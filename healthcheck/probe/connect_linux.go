@@ -159,17 +159,8 @@ func connected(err error) error {
 // reachedItself: to a port of this machine that nobody has, the system may give the
 // socket that very port, and two SYNs that cross make a connection.
 func reachedItself(fd int, target netip.AddrPort) bool {
-	sa, err := unix.Getsockname(fd)
-	if err != nil || sockPort(sa) != target.Port() {
-		return false
-	}
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(sa.Addr) == target.Addr()
-	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(sa.Addr) == target.Addr().WithZone("")
-	}
-	return false
+	local, err := sockName(fd)
+	return err == nil && local.Port() == target.Port() && local.Addr() == target.Addr().WithZone("")
 }
 
 func closeTCP(fd int, f *os.File) {

@@ -1,7 +1,9 @@
 package probe
 
 import (
+	"encoding/binary"
 	"errors"
+	"net/netip"
 	"os"
 	"unsafe"
 
@@ -135,6 +137,43 @@ func disconnect(fd int) error {
 		return errno
 	}
 	return nil
+}
+
+// sockName returns the address of a socket, without a zone. That of x/sys makes two
+// system calls.
+func sockName(fd int) (netip.AddrPort, error) {
+	var sa unix.RawSockaddrAny
+	n := uint32(unsafe.Sizeof(sa))
+	_, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&n)))
+	if errno != 0 {
+		return netip.AddrPort{}, errno
+	}
+	return rawAddrPort(&sa), nil
+}
+
+// receiveFrom reads a datagram, and where it is from, for the same reason.
+func receiveFrom(fd int, b []byte) (n int, from netip.Addr, err error) {
+	var sa unix.RawSockaddrAny
+	size := uint32(unsafe.Sizeof(sa))
+	got, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
+		uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
+	if errno != 0 {
+		return 0, netip.Addr{}, errno
+	}
+	return int(got), rawAddrPort(&sa).Addr(), nil
+}
+
+func rawAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
+	port := func(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
+	switch sa.Addr.Family {
+	case unix.AF_INET:
+		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), port(&v4.Port))
+	case unix.AF_INET6:
+		v6 := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr), port(&v6.Port))
+	}
+	return netip.AddrPort{}
 }
 
 // connect begins a connection, or asks how far it is; done: there is one.

@@ -318,7 +318,7 @@ func extendedErrno(oob []byte) syscall.Errno {
 
 // receive reads one answer; false: there is none.
 func (p *synPool) receive() bool {
-	n, from, err := unix.Recvfrom(p.s.fd, p.buf[:], 0)
+	n, from, err := receiveFrom(p.s.fd, p.buf[:])
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return false
@@ -334,7 +334,7 @@ func (p *synPool) receive() bool {
 	if n < tcpHeader {
 		return true
 	}
-	t := p.talks[synKey{netip.AddrPortFrom(sockIP(from), binary.BigEndian.Uint16(b)), binary.BigEndian.Uint16(b[2:])}]
+	t := p.talks[synKey{netip.AddrPortFrom(from, binary.BigEndian.Uint16(b)), binary.BigEndian.Uint16(b[2:])}]
 	if t == nil {
 		return true
 	}
