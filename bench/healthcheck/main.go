@@ -30,6 +30,7 @@ type options struct {
 	interval time.Duration
 	seconds  time.Duration
 	rounds   int
+	alone    bool // in a network namespace of its own
 }
 
 var allModes = []string{"haproxy-tcp", "keepalived-tcp", "lbprim-tcp", "lbprim-halfopen", "haproxy-http", "keepalived-http", "lbprim-http"}
@@ -73,6 +74,11 @@ func compare(args []string) error {
 		if !slices.Contains(allModes, m) {
 			return fmt.Errorf("-modes: unknown mode %q, want some of %s", m, strings.Join(allModes, ","))
 		}
+	}
+	if err := enterSpace(); err != nil {
+		fmt.Printf("no network namespace of its own (%v): HAProxy's TCP checks are taken to be as many as configured\n", err)
+	} else {
+		o.alone = true
 	}
 	cost := map[string][]float64{}
 	dropped := map[string]bool{}

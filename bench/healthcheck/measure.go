@@ -74,7 +74,12 @@ func measure(mode string, o *options) (reading, error) {
 	if err != nil {
 		return reading{}, err
 	}
-	counter := targets
+	// A half-open check reaches no accept, nor does HAProxy's of TCP, which resets before
+	// the handshake is over.
+	count := targets.ask
+	if mode == "haproxy-tcp" && o.alone {
+		count = opens
+	}
 	var pgrp int
 	if who == "lbprim" {
 		m, err := self("monitor", "-kind", kind, "-targets", strconv.Itoa(o.targets), "-interval", o.interval.String(), "-port", strconv.Itoa(port))
@@ -83,7 +88,7 @@ func measure(mode string, o *options) (reading, error) {
 		}
 		defer m.stop()
 		pgrp = m.cmd.Process.Pid
-		counter = m // a half-open check reaches no accept
+		count = m.ask
 	} else {
 		dir, err := os.MkdirTemp("", "lbprim-healthcheck-")
 		if err != nil {
@@ -106,18 +111,16 @@ func measure(mode string, o *options) (reading, error) {
 	}
 	time.Sleep(2*o.interval + time.Second) // started, and all targets up
 	cpu0, n0, t0 := cpuOf(pgrp), 0, time.Now()
-	if n0, err = counter.ask(); err != nil {
+	if n0, err = count(); err != nil {
 		return reading{}, err
 	}
 	time.Sleep(o.seconds)
-	n1, err := counter.ask()
+	n1, err := count()
 	if err != nil {
 		return reading{}, err
 	}
 	cpu, n, d := cpuOf(pgrp)-cpu0, n1-n0, time.Since(t0)
-	if mode == "haproxy-tcp" {
-		// It resets before the handshake is over, so that hardly an accept sees it. It
-		// is taken at its word.
+	if mode == "haproxy-tcp" && !o.alone { // it is taken at its word
 		n = int(d.Seconds() / o.interval.Seconds() * float64(o.targets))
 	}
 	if rate := float64(n) / d.Seconds(); rate < 0.7*float64(o.targets)/o.interval.Seconds() {
