@@ -27,7 +27,6 @@ type engine struct {
 	raw  syscall.RawConn
 	ep   int
 	done chan struct{} // closed when the goroutine ended
-	buf  []byte        // what it reads into
 
 	mu     sync.Mutex
 	closed bool
@@ -36,7 +35,8 @@ type engine struct {
 	idle   map[sockKind][]*sock
 	pools  map[sockKind]*synPool // nil: there can be none
 	waits  waitHeap
-	armed  time.Time // when the goroutine wakes by itself; zero: never
+	gathering
+	armed time.Time // when the goroutine wakes by itself; zero: never
 }
 
 // maxIdle is how many sockets of a kind are kept.
@@ -62,7 +62,7 @@ func newEngine() (io.Closer, error) {
 		_ = unix.Close(ep)
 		return nil, localError{os.NewSyscallError("fcntl", err)}
 	}
-	e := &engine{file: os.NewFile(uintptr(ep), "epoll"), ep: ep, done: make(chan struct{}), buf: make([]byte, 8<<10), idle: map[sockKind][]*sock{}, pools: map[sockKind]*synPool{}}
+	e := &engine{file: os.NewFile(uintptr(ep), "epoll"), ep: ep, done: make(chan struct{}), idle: map[sockKind][]*sock{}, pools: map[sockKind]*synPool{}}
 	if e.raw, err = e.file.SyscallConn(); err != nil {
 		_ = e.file.Close()
 		return nil, localError{err}
@@ -118,11 +118,10 @@ func (e *engine) run() {
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return // closed
 		}
-		now := time.Now()
 		for i := range events[:n] {
-			e.ready(&events[i], now)
+			e.ready(&events[i])
 		}
-		e.expire(now)
+		e.expire(time.Now())
 	}
 }
 
@@ -136,7 +135,7 @@ func (e *engine) poll(events []unix.EpollEvent) int {
 }
 
 // ready has what waits for an event go on.
-func (e *engine) ready(ev *unix.EpollEvent, now time.Time) {
+func (e *engine) ready(ev *unix.EpollEvent) {
 	e.mu.Lock()
 	s := e.socks[ev.Fd]
 	if s.pool != nil {
@@ -149,14 +148,9 @@ func (e *engine) ready(ev *unix.EpollEvent, now time.Time) {
 		e.mu.Unlock()
 		return
 	}
-	late := !now.Before(w.until)
 	e.unwait(w)
 	e.mu.Unlock()
-	if late {
-		w.owner.expired(now)
-	} else {
-		w.owner.ready()
-	}
+	w.owner.ready()
 }
 
 // expire ends what has waited long enough.
@@ -170,6 +164,7 @@ func (e *engine) expire(now time.Time) {
 		w.owner.expired(now)
 		e.mu.Lock()
 	}
+	e.readGathered(now)
 	// Most probes end before their time, and later ones end later, so that the timer
 	// is seldom moved.
 	if !e.armed.IsZero() && !now.Before(e.armed) {
@@ -178,6 +173,9 @@ func (e *engine) expire(now time.Time) {
 			_ = e.file.SetReadDeadline(time.Time{})
 		} else {
 			e.arm(e.waits[0].until)
+		}
+		if !e.gathering.at.IsZero() {
+			e.arm(e.gathering.at)
 		}
 	}
 }
@@ -226,10 +224,14 @@ func (e *engine) enter(w *wait, until time.Time, prepare func() error) (ok bool,
 			return false, err
 		}
 	}
+	e.push(w, until)
+	return true, nil
+}
+
+func (e *engine) push(w *wait, until time.Time) {
 	w.until = until
 	heap.Push(&e.waits, w)
 	e.arm(until)
-	return true, nil
 }
 
 // leave ends the waiting of w, if it waits.

@@ -137,13 +137,23 @@ func (t *talk) said(err error) {
 		t.step = "request"
 		t.await(unix.EPOLLOUT)
 	default:
-		t.step = "reply"
-		t.await(unix.EPOLLIN | unix.EPOLLRDHUP)
+		t.step, t.sent = "reply", true
+		next, ok := t.e.gather(&t.wait, t.deadline)
+		if !ok {
+			t.await(unix.EPOLLIN | unix.EPOLLRDHUP)
+		}
+		if next != nil {
+			next.owner.ready()
+		}
 	}
 }
 
 // ready goes on when there is something to go on with.
 func (t *talk) ready() {
+	if now := time.Now(); !now.Before(t.deadline) {
+		t.expired(now)
+		return
+	}
 	switch {
 	case !t.up:
 		var err error
@@ -156,10 +166,11 @@ func (t *talk) ready() {
 	}
 }
 
-// hear reads the reply. Only the engine's goroutine does so, into its buffer.
+// hear reads the reply.
 func (t *talk) hear() {
+	var buf [2048]byte
 	for {
-		n, err := unix.Read(t.s.fd, t.e.buf)
+		n, err := unix.Read(t.s.fd, buf[:])
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -173,7 +184,7 @@ func (t *talk) hear() {
 			t.end(t.s.head.cut(io.EOF))
 			return
 		}
-		done, err := t.s.head.feed(t.e.buf[:n])
+		done, err := t.s.head.feed(buf[:n])
 		switch {
 		case done && err == nil:
 			t.end(t.judge())
@@ -181,7 +192,7 @@ func (t *talk) hear() {
 		case err != nil:
 			t.end(err)
 			return
-		case n < len(t.e.buf):
+		case n < len(buf):
 			t.await(unix.EPOLLIN | unix.EPOLLRDHUP)
 			return
 		}
