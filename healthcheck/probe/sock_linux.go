@@ -1,11 +1,7 @@
 package probe
 
 import (
-	"encoding/binary"
-	"errors"
-	"net/netip"
 	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -127,67 +123,4 @@ func (e *engine) awaitRaw(s *sock) error {
 		return os.ErrClosed
 	}
 	return e.await(s, nil, unix.EPOLLIN)
-}
-
-// disconnect ends a connection with a reset (connect(2), AF_UNSPEC).
-func disconnect(fd int) error {
-	sa := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unix.SizeofSockaddrInet4)
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// sockName returns the address of a socket, without a zone. That of x/sys makes two
-// system calls.
-func sockName(fd int) (netip.AddrPort, error) {
-	var sa unix.RawSockaddrAny
-	n := uint32(unsafe.Sizeof(sa))
-	_, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&n)))
-	if errno != 0 {
-		return netip.AddrPort{}, errno
-	}
-	return rawAddrPort(&sa), nil
-}
-
-// receiveFrom reads a datagram, and where it is from, for the same reason.
-func receiveFrom(fd int, b []byte) (n int, from netip.Addr, err error) {
-	var sa unix.RawSockaddrAny
-	size := uint32(unsafe.Sizeof(sa))
-	got, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
-		uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
-	if errno != 0 {
-		return 0, netip.Addr{}, errno
-	}
-	return int(got), rawAddrPort(&sa).Addr(), nil
-}
-
-func rawAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
-	port := func(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
-	switch sa.Addr.Family {
-	case unix.AF_INET:
-		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), port(&v4.Port))
-	case unix.AF_INET6:
-		v6 := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr), port(&v6.Port))
-	}
-	return netip.AddrPort{}
-}
-
-// connect begins a connection, or asks how far it is; done: there is one.
-func (s *sock) connect(sa unix.Sockaddr, first bool) (done bool, err error) {
-	for range 3 {
-		err = ignoringEINTR(func() error { return unix.Connect(s.fd, sa) })
-		// Linux is known to find no port now and then although there are some.
-		if !first || !errors.Is(err, unix.EADDRNOTAVAIL) {
-			break
-		}
-	}
-	if connecting(err) {
-		return false, nil
-	}
-	err = connected(err)
-	return err == nil, err
 }

@@ -18,7 +18,7 @@ type talk struct {
 	attempt
 	e    *engine
 	s    *sock
-	sa   unix.Sockaddr
+	addr rawAddr
 	http *HTTP // nil: a connection is enough
 	send []byte
 	up   bool // connected
@@ -71,7 +71,7 @@ func (t *talk) begin(scope *healthcheck.Scope, socket Socket) (err error) {
 		return localError{err}
 	}
 	to := netip.AddrPortFrom(t.target.Addr().Unmap(), t.target.Port())
-	t.sa = sockaddr(to)
+	t.addr = newRawAddr(to)
 	if t.s, err = t.e.take(sockKind{socket, to.Addr().Is6()}); err != nil {
 		return err
 	}
@@ -81,13 +81,13 @@ func (t *talk) begin(scope *healthcheck.Scope, socket Socket) (err error) {
 		t.s.request = t.http.appendRequest(t.s.request[:0], t.target)
 		t.send = t.s.request
 	}
-	if t.up, err = t.s.connect(t.sa, true); err == nil && !t.up {
+	if t.up, err = t.s.connect(&t.addr, true); err == nil && !t.up {
 		// A target on this machine has answered by the time connect returned: a second
 		// call tells, or what is to be said anyhow.
 		if t.http != nil {
 			err = t.say()
 		} else {
-			t.up, err = t.s.connect(t.sa, false)
+			t.up, err = t.s.connect(&t.addr, false)
 		}
 	}
 	t.connected(err)
@@ -117,11 +117,11 @@ func (t *talk) peer() netip.AddrPort {
 
 // say sends what it can of the request.
 func (t *talk) say() error {
-	n, err := unix.Write(t.s.fd, t.send)
+	n, err := rawWrite(t.s.fd, t.send)
 	switch {
 	case err == nil:
 		t.up, t.send = true, t.send[n:]
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+	case errors.Is(err, unix.EAGAIN):
 		return nil
 	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
 		t.step = "request" // there was a connection
@@ -157,7 +157,7 @@ func (t *talk) ready() {
 	switch {
 	case !t.up:
 		var err error
-		t.up, err = t.s.connect(t.sa, false)
+		t.up, err = t.s.connect(&t.addr, false)
 		t.connected(err)
 	case len(t.send) > 0:
 		t.said(t.say())
@@ -170,10 +170,8 @@ func (t *talk) ready() {
 func (t *talk) hear() {
 	var buf [2048]byte
 	for {
-		n, err := unix.Read(t.s.fd, buf[:])
+		n, err := rawRead(t.s.fd, buf[:])
 		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
 		case errors.Is(err, unix.EAGAIN):
 			t.await(unix.EPOLLIN | unix.EPOLLRDHUP)
 			return
