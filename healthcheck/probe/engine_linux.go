@@ -35,8 +35,7 @@ type engine struct {
 	idle   map[sockKind][]*sock
 	pools  map[sockKind]*synPool // nil: there can be none
 	waits  waitHeap
-	gathering
-	armed time.Time // when the goroutine wakes by itself; zero: never
+	armed  time.Time // when the goroutine wakes by itself; zero: never
 }
 
 // maxIdle is how many sockets of a kind are kept.
@@ -164,7 +163,6 @@ func (e *engine) expire(now time.Time) {
 		w.owner.expired(now)
 		e.mu.Lock()
 	}
-	e.readGathered(now)
 	// Most probes end before their time, and later ones end later, so that the timer
 	// is seldom moved.
 	if !e.armed.IsZero() && !now.Before(e.armed) {
@@ -173,9 +171,6 @@ func (e *engine) expire(now time.Time) {
 			_ = e.file.SetReadDeadline(time.Time{})
 		} else {
 			e.arm(e.waits[0].until)
-		}
-		if !e.gathering.at.IsZero() {
-			e.arm(e.gathering.at)
 		}
 	}
 }
@@ -224,14 +219,10 @@ func (e *engine) enter(w *wait, until time.Time, prepare func() error) (ok bool,
 			return false, err
 		}
 	}
-	e.push(w, until)
-	return true, nil
-}
-
-func (e *engine) push(w *wait, until time.Time) {
 	w.until = until
 	heap.Push(&e.waits, w)
 	e.arm(until)
+	return true, nil
 }
 
 // leave ends the waiting of w, if it waits.

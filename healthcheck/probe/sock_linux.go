@@ -2,6 +2,7 @@ package probe
 
 import (
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -93,12 +94,18 @@ func (e *engine) drop(s *sock) {
 	e.spare = append(e.spare, s.place)
 }
 
-// settle fetches the error that the end of the last connection left.
-func (s *sock) settle() {
-	if s.stale {
-		_, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		s.stale = false
+// settle fetches the error that the end of the last connection left, ECONNRESET. Another
+// is that of the connection which has begun since, to which a reset says ECONNREFUSED.
+func (s *sock) settle() error {
+	if !s.stale {
+		return nil
 	}
+	s.stale = false
+	errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil || errno == 0 || syscall.Errno(errno) == unix.ECONNRESET {
+		return nil
+	}
+	return syscall.Errno(errno)
 }
 
 // await has w wait for s. It is called with the engine's lock held.

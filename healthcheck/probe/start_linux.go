@@ -76,7 +76,7 @@ func (t *talk) begin(scope *healthcheck.Scope, socket Socket) (err error) {
 		return err
 	}
 	if t.http != nil {
-		t.s.settle()
+		_ = t.s.settle() // nothing has begun yet
 		t.s.head.reset(t.http.limit())
 		t.s.request = t.http.appendRequest(t.s.request[:0], t.target)
 		t.send = t.s.request
@@ -137,14 +137,8 @@ func (t *talk) said(err error) {
 		t.step = "request"
 		t.await(unix.EPOLLOUT)
 	default:
-		t.step, t.sent = "reply", true
-		next, ok := t.e.gather(&t.wait, t.deadline)
-		if !ok {
-			t.await(unix.EPOLLIN | unix.EPOLLRDHUP)
-		}
-		if next != nil {
-			next.owner.ready()
-		}
+		t.step = "reply"
+		t.await(unix.EPOLLIN | unix.EPOLLRDHUP)
 	}
 }
 
@@ -210,7 +204,10 @@ func (t *talk) await(events uint32) {
 	t.sent = true
 	ok, err := t.e.enter(&t.wait, t.deadline, func() error {
 		if !t.up {
-			t.s.settle() // an error would be taken for this connection's
+			// Left there, it would be taken for this connection's.
+			if err := t.s.settle(); err != nil {
+				return err
+			}
 		}
 		return t.e.await(t.s, &t.wait, events)
 	})
