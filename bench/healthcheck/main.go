@@ -3,7 +3,7 @@
 // at the same interval.
 //
 //	cd bench && go run ./healthcheck              every mode, three rounds
-//	cd bench && go run ./healthcheck -scale       100,000 targets at 5 s, lbprim alone
+//	cd bench && go run ./healthcheck -scale       100,000 targets at 5 s, lbprim alone; on a busy machine under chrt -f 1
 //	cd bench && go run ./healthcheck -h           what can be chosen
 //
 // Rounds are interleaved and every figure is the median of its rounds. CPU time is
