@@ -217,6 +217,24 @@ func TestTLSTicketsReachTheirServer(t *testing.T) {
 	}
 }
 
+// Where nothing else tells, the client's address does, if that is wanted: clients of TLS 1.3 show nothing that would.
+func TestTLSClientAddresses(t *testing.T) {
+	w := newWorld(t, how{})
+	const port = 4436
+	farm := w.persist(t, port, sslpersist.Settings[steering.NodeID]{ClientAddr: true})
+	for _, v6 := range []bool{false, true} {
+		for i := range 2 {
+			w.sslServer(t, i, v6, port, "-tls1_3")
+		}
+		for range 6 {
+			w.handshake(t, netip.AddrPortFrom(wvip(v6), port).String(), &tls.Config{InsecureSkipVerify: true})
+		}
+	}
+	st := farm.Stats()
+	require.EqualValues(t, 2, st.ByMetric, "%+v", st)
+	require.EqualValues(t, 10, st.ByAddr, "%+v", st)
+}
+
 // Clients of TLS 1.3 without tickets leave nothing in the table.
 func TestTLS13LeavesNoIDs(t *testing.T) {
 	w := newWorld(t, how{})

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	proxyproto "github.com/pires/go-proxyproto"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -32,13 +33,15 @@ func TestProxyBehindAPolicy(t *testing.T) {
 		{"IPv4", "192.0.2.80", "192.0.2.81", "10.92.255.1", "10.92.%d.%d"},
 		{"IPv6", "2001:db8::80", "2001:db8::81", "fd92:ff::1", "fd92:%d::%d"},
 	} {
-		t.Run(f.name, func(t *testing.T) {
-			redirected(t, netip.MustParseAddr(f.vip), netip.MustParseAddr(f.own), netip.MustParseAddr(f.proxy), f.net)
-		})
+		for name, header := range map[string]bool{"X-Forwarded-For": false, "PROXY protocol": true} {
+			t.Run(f.name+", "+name, func(t *testing.T) {
+				redirected(t, netip.MustParseAddr(f.vip), netip.MustParseAddr(f.own), netip.MustParseAddr(f.proxy), f.net, header)
+			})
+		}
 	}
 }
 
-func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string) {
+func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string, sendPROXY bool) {
 	at := func(cable, host int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf(network, cable, host)) }
 	space := func() *netns.Namespace {
 		n, err := netns.New()
@@ -105,8 +108,17 @@ func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string) {
 		require.NoError(t, err)
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
+			if who := netip.MustParseAddrPort(r.RemoteAddr).Addr(); sendPROXY && who.String() != r.Header.Get("X-Forwarded-For") {
+				http.Error(w, "the connection is "+who.String()+"'s", http.StatusBadRequest)
+				return
+			}
 			fmt.Fprintf(w, "%d %s %s %s", i, r.Header.Get("X-Forwarded-For"), r.Header.Get(headerSubject), strings.Repeat("x", 200000))
 		})}
+		if sendPROXY { // version 2, or the connection is refused
+			ln = &proxyproto.Listener{Listener: ln, ReadHeaderTimeout: 10 * time.Second, ConnPolicy: func(proxyproto.ConnPolicyOptions) (proxyproto.Policy, error) {
+				return proxyproto.REQUIRE, nil
+			}}
+		}
 		go func() { _ = srv.Serve(ln) }()
 		t.Cleanup(func() { srv.Close() })
 	}
@@ -116,7 +128,7 @@ func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string) {
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(caFile, ca.pem, 0o600))
 	local := net.TCPAddrFromAddrPort(netip.AddrPortFrom(proxyAddr, 0))
-	cfg := config{certs: dir, clientCA: caFile, compress: true, upstream: netip.AddrPortFrom(vip, 80), log: slog.New(slog.DiscardHandler),
+	cfg := config{certs: dir, clientCA: caFile, compress: true, sendPROXY: sendPROXY, upstream: netip.AddrPortFrom(vip, 80), log: slog.New(slog.DiscardHandler),
 		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return balancer.DialWith(ctx, &net.Dialer{LocalAddr: local}, network, address)
 		}}
