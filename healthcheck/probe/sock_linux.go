@@ -102,10 +102,10 @@ func (s *sock) settle() error {
 	}
 	s.stale = false
 	errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	if err != nil || errno == 0 || syscall.Errno(errno) == unix.ECONNRESET {
-		return nil
+	if err == nil && errno != 0 && syscall.Errno(errno) != unix.ECONNRESET {
+		err = syscall.Errno(errno)
 	}
-	return syscall.Errno(errno)
+	return err
 }
 
 // await has w wait for s. It is called with the engine's lock held.
