@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -21,6 +22,12 @@ import (
 type Feed[K comparable, V any] struct {
 	Table *Table[K, V]
 
+	// Name, if set, says what an entry's numbers stand for, in keys too, and Bind returns the key and the value that say the same here, or
+	// false if there is no such thing. They take the place of [Config.OwnerName] and Rebind, are set together, at all
+	// balancers or at none, and may be called by several goroutines at once. Of what was removed the value is zero.
+	Name func(k K, v V) string
+	Bind func(k K, v V, name string) (K, V, bool)
+
 	mu   sync.Mutex
 	echo map[uint64]bool // numbers of changes that Apply made
 	buf  []Change[K, V]
@@ -33,10 +40,15 @@ var ErrFeed = errors.New("clienttable: changes refused")
 //
 //	hash of the types 8 | native byte order 4 | n × (op 1 | key | if stored: value | TTL ms 8 | class 1 | fixed 1 | name 2+n)
 //
-// where the name is that of the value's owner, and keys and values are as in a snapshot. Numbers are little-endian.
+// where the name is that of the value's owner, and keys and values are as in a snapshot. Numbers are little-endian. With [Feed.Name] removals have
+// an operation of their own, and a name; and a snapshot is any number of such messages, each after its length (4), of stored entries.
 const (
 	feedHead  = 8 + 4
 	feedBatch = 256
+	feedPart  = 32 << 10 // about how long a message of a snapshot is
+	feedLimit = 1 << 20  // what is refused as too long for one
+
+	removedByName = ChangeOp(3)
 )
 
 func (f *Feed[K, V]) head() []byte { return f.Table.snapHeader(time.Time{}, 0)[24:32:32] }
@@ -76,7 +88,7 @@ func (f *Feed[K, V]) AppendChanges(b []byte, after uint64, limit int) ([]byte, u
 				continue
 			}
 			if len(b) == start {
-				b = binary.NativeEndian.AppendUint32(append(b, f.head()...), snapBOM)
+				b = f.begin(b)
 			}
 			b = f.append(b, c)
 		}
@@ -84,10 +96,27 @@ func (f *Feed[K, V]) AppendChanges(b []byte, after uint64, limit int) ([]byte, u
 	return b, after, nil
 }
 
+func (f *Feed[K, V]) begin(b []byte) []byte {
+	return binary.NativeEndian.AppendUint32(append(b, f.head()...), snapBOM)
+}
+
+func appendName(b []byte, name string) []byte {
+	name = name[:min(len(name), 1<<16-1)]
+	return append(binary.LittleEndian.AppendUint16(b, uint16(len(name))), name...)
+}
+
 func (f *Feed[K, V]) append(b []byte, c *Change[K, V]) []byte {
-	b = append(append(b, byte(c.Op)), bytesOf(&c.Key)...)
-	if c.Op == Removed {
+	op := c.Op
+	if op == Removed && f.Name != nil {
+		op = removedByName
+	}
+	b = append(append(b, byte(op)), bytesOf(&c.Key)...)
+	switch op {
+	case Removed:
 		return b
+	case removedByName:
+		var none V
+		return appendName(b, f.Name(c.Key, none))
 	}
 	b = append(b, bytesOf(&c.Value)...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(c.Life.TTL/time.Millisecond))
@@ -97,13 +126,14 @@ func (f *Feed[K, V]) append(b []byte, c *Change[K, V]) []byte {
 	}
 	b = append(b, byte(c.Life.Class), fixed)
 	name := ""
-	if cfg := &f.Table.cfg; cfg.OwnerName != nil {
+	if cfg := &f.Table.cfg; f.Name != nil {
+		name = f.Name(c.Key, c.Value)
+	} else if cfg.OwnerName != nil {
 		if owner := cfg.Owner(c.Value); owner != 0 {
 			name = cfg.OwnerName(owner)
 		}
 	}
-	name = name[:min(len(name), 1<<16-1)]
-	return append(binary.LittleEndian.AppendUint16(b, uint16(len(name))), name...)
+	return appendName(b, name)
 }
 
 // Apply makes the changes that AppendChanges of another balancer's Feed wrote, now. Entries of owners
@@ -117,11 +147,15 @@ func (f *Feed[K, V]) Apply(b []byte) error {
 	if err != nil {
 		return err
 	}
+	return f.apply(changes)
+}
+
+func (f *Feed[K, V]) apply(changes []Change[K, V]) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.Table
 	before := t.Seq()
-	err = t.Apply(time.Now(), changes...)
+	err := t.Apply(time.Now(), changes...)
 	f.remember(before, t.Seq(), changes)
 	return err
 }
@@ -173,6 +207,14 @@ func (f *Feed[K, V]) parse(b []byte) (changes []Change[K, V], err error) {
 	}
 	keyLen, valueLen := int(reflect.TypeFor[K]().Size()), int(reflect.TypeFor[V]().Size())
 	short := fmt.Errorf("%w: cut short or damaged", ErrFeed)
+	text := func() (name string, ok bool) {
+		if len(b) < 2 || len(b)-2 < int(binary.LittleEndian.Uint16(b)) {
+			return "", false
+		}
+		n := 2 + int(binary.LittleEndian.Uint16(b))
+		name, b = string(b[2:n]), b[n:]
+		return name, true
+	}
 	for b = b[feedHead:]; len(b) > 0; {
 		if len(b) < 1+keyLen {
 			return nil, short
@@ -184,6 +226,16 @@ func (f *Feed[K, V]) parse(b []byte) (changes []Change[K, V], err error) {
 		case Removed:
 			c.Why = Deleted
 			changes = append(changes, c)
+			continue
+		case removedByName:
+			name, ok := text()
+			if !ok || f.Bind == nil {
+				return nil, short
+			}
+			if c.Key, c.Value, ok = f.Bind(c.Key, c.Value, name); ok {
+				c.Op, c.Why = Removed, Deleted
+				changes = append(changes, c)
+			}
 			continue
 		case Stored:
 		default:
@@ -199,14 +251,16 @@ func (f *Feed[K, V]) parse(b []byte) (changes []Change[K, V], err error) {
 			return nil, short
 		}
 		c.Life = Life{TTL: time.Duration(ms) * time.Millisecond, Class: Class(b[8]), Fixed: b[9] == 1}
-		n := int(binary.LittleEndian.Uint16(b[10:]))
-		if b = b[12:]; len(b) < n {
+		b = b[10:]
+		name, ok := text()
+		switch {
+		case !ok:
 			return nil, short
-		}
-		name := string(b[:n])
-		b = b[n:]
-		if name != "" && t.cfg.Rebind != nil {
-			var ok bool
+		case f.Bind != nil:
+			if c.Key, c.Value, ok = f.Bind(c.Key, c.Value, name); !ok {
+				continue
+			}
+		case name != "" && t.cfg.Rebind != nil:
 			if c.Value, ok = t.cfg.Rebind(c.Value, name); !ok {
 				continue
 			}
@@ -216,14 +270,69 @@ func (f *Feed[K, V]) parse(b []byte) (changes []Change[K, V], err error) {
 	return changes, nil
 }
 
-// Snapshot is [Table.WriteTo].
+// Snapshot is [Table.WriteTo], or with Name a form of its own.
 func (f *Feed[K, V]) Snapshot(w io.Writer) error {
-	_, err := f.Table.WriteTo(w)
-	return err
+	if f.Name == nil {
+		_, err := f.Table.WriteTo(w)
+		return err
+	}
+	now := time.Now()
+	b := f.begin(make([]byte, 4, feedPart+1024))
+	flush := func() error {
+		binary.LittleEndian.PutUint32(b, uint32(len(b)-4))
+		_, err := w.Write(b)
+		b = f.begin(b[:4])
+		return err
+	}
+	for k := range f.Table.AllAt(now) {
+		v, in, ok := f.Table.Info(now, k)
+		if !ok {
+			continue
+		}
+		b = f.append(b, &Change[K, V]{Op: Stored, Key: k, Value: v, Life: in.Life})
+		if len(b) >= feedPart {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
 }
 
-// Restore is [Table.ReadFrom].
+// Restore is [Table.ReadFrom], or with Bind takes what Snapshot wrote at a balancer with Name: as it comes, what is there already stays. Entries live
+// for their whole idle time again.
 func (f *Feed[K, V]) Restore(r io.Reader) error {
-	_, err := f.Table.ReadFrom(r)
-	return err
+	if f.Bind == nil {
+		_, err := f.Table.ReadFrom(r)
+		return err
+	}
+	var first error
+	for {
+		var head [4]byte
+		if _, err := io.ReadFull(r, head[:]); errors.Is(err, io.EOF) {
+			return first
+		} else if err != nil {
+			return err
+		}
+		n := binary.LittleEndian.Uint32(head[:])
+		if n > feedLimit {
+			return fmt.Errorf("%w: a part of %d bytes, want at most %d", ErrFeed, n, feedLimit)
+		}
+		b := make([]byte, n)
+		if _, err := io.ReadFull(r, b); err != nil {
+			return fmt.Errorf("%w: cut short: %w", ErrFeed, err)
+		}
+		changes, err := f.parse(b)
+		if err != nil {
+			return err
+		}
+		// What is known is no change, or two tables that follow each other would never come to rest.
+		changes = slices.DeleteFunc(changes, func(c Change[K, V]) bool {
+			_, ok := f.Table.Peek(c.Key)
+			return ok
+		})
+		if err := f.apply(changes); err != nil && first == nil {
+			first = err
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package clienttable
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -112,4 +113,84 @@ func ExampleFeed() {
 	// <nil>
 	// 1 <nil> <nil>
 	// 7 true
+}
+
+// namedFeed is a feed of a table whose keys are numbers of farms, which have names: farm k is "f<k-first>", here and elsewhere.
+func namedFeed(t testing.TB, first uint32) *Feed[Association, uint64] {
+	t.Helper()
+	tab, err := New(&Config[Association, uint64]{MaxEntries: 1 << 10, ChangeLog: 32})
+	require.NoError(t, err)
+	t.Cleanup(func() { tab.Close() })
+	return &Feed[Association, uint64]{
+		Table: tab,
+		Name: func(k Association, _ uint64) string {
+			farm, _ := k.Farm()
+			return fmt.Sprint("f", farm-first)
+		},
+		Bind: func(k Association, v uint64, name string) (Association, uint64, bool) {
+			var farm uint32
+			_, err := fmt.Sscanf(name, "f%d", &farm)
+			return FarmKey(farm+first, k.Client(), Grouping{}), v, err == nil && farm < 100
+		},
+	}
+}
+
+// TestFeedByName: what entries say goes by names, in keys too, in changes and in snapshots.
+func TestFeedByName(t *testing.T) {
+	a, b := namedFeed(t, 7), namedFeed(t, 500)
+	client := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+	for i := range 300 {
+		require.NoError(t, a.Table.StoreLife(time.Now(), FarmKey(7+uint32(i%3), client(i), Grouping{}), uint64(i), Life{TTL: time.Hour}))
+	}
+	require.NoError(t, a.Table.Store(FarmKey(7+100, client(9), Grouping{}), 1)) // a farm that is not there
+	_, _, err := a.AppendChanges(nil, 0, 1<<20)
+	require.ErrorIs(t, err, ErrChangesLost)
+	seq := a.LastSeq()
+	var snap bytes.Buffer
+	require.NoError(t, a.Snapshot(&snap))
+	whole := snap.Bytes()
+	for _, n := range []int{1, 3, 5, 100, len(whole) - 1} {
+		require.Error(t, namedFeed(t, 1).Restore(bytes.NewReader(whole[:n])))
+	}
+	require.NoError(t, b.Restore(&snap))
+	require.Equal(t, 300, b.Table.Len())
+	require.NoError(t, b.Restore(bytes.NewReader(whole)))
+	for i := range 300 {
+		v, in, ok := b.Table.Info(time.Now(), FarmKey(500+uint32(i%3), client(i), Grouping{}))
+		require.True(t, ok)
+		require.Equal(t, uint64(i), v)
+		require.Equal(t, time.Hour, in.Life.TTL)
+	}
+	a.Table.Delete(FarmKey(7, client(0), Grouping{}))
+	require.NoError(t, a.Table.Store(FarmKey(8, client(0), Grouping{}), 77))
+	msg, _, err := a.AppendChanges(nil, seq, 1<<20)
+	require.NoError(t, err)
+	require.NoError(t, b.Apply(msg))
+	_, ok := b.Table.Peek(FarmKey(500, client(0), Grouping{}))
+	require.False(t, ok)
+	v, ok := b.Table.Peek(FarmKey(501, client(0), Grouping{}))
+	require.True(t, ok)
+	require.EqualValues(t, 77, v)
+	back, _, err := b.AppendChanges(nil, b.LastSeq()-2, 1<<20)
+	require.NoError(t, err)
+	require.Empty(t, back, "what was applied is not told again")
+	plain, err := New(&Config[Association, uint64]{MaxEntries: 64, ChangeLog: 8})
+	require.NoError(t, err)
+	defer plain.Close()
+	require.ErrorIs(t, (&Feed[Association, uint64]{Table: plain}).Apply(msg), ErrFeed, "names are for those who have them")
+}
+
+func FuzzFeedByName(f *testing.F) {
+	from := namedFeed(f, 7)
+	require.NoError(f, from.Table.Store(FarmKey(7, netip.MustParseAddr("10.0.0.1"), Grouping{}), 1))
+	from.Table.Delete(FarmKey(7, netip.MustParseAddr("10.0.0.1"), Grouping{}))
+	b, _, err := from.AppendChanges(nil, 0, 1<<20)
+	require.NoError(f, err)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		feed := namedFeed(t, 1)
+		_ = feed.Apply(b)
+		_ = feed.Restore(bytes.NewReader(b))
+		require.LessOrEqual(t, feed.Table.Len(), 1<<10)
+	})
 }

@@ -49,6 +49,10 @@ type Config struct {
 	// longest unused one makes room for a new one. Default 262,144.
 	MaxAssociations int
 
+	// AssociationChanges is how many of the last changes of the associations are kept for balancers that follow them, see [Plane.Replicas]: 80
+	// bytes each, and a lock common to all workers when a client comes that is not known. Who is further behind is sent all of them. At most 2^28. Default none.
+	AssociationChanges int
+
 	// Foreign is what happens to packets that are for no virtual address and belong
 	// to no session. Default Pass.
 	Foreign Foreign
@@ -206,6 +210,9 @@ func (cfg *Config) withDefaults() (Config, error) {
 		case *n.value < 0 || *n.value > mostEntries:
 			errs = append(errs, invalid("Config."+n.name, *n.value, fmt.Sprintf("1 to %d, or 0 for %d", mostEntries, n.fallback)))
 		}
+	}
+	if c.AssociationChanges < 0 || c.AssociationChanges > mostEntries {
+		errs = append(errs, invalid("Config.AssociationChanges", c.AssociationChanges, fmt.Sprintf("0 to %d", mostEntries)))
 	}
 	c.Proxies = nil
 	if cfg != nil {

@@ -23,6 +23,7 @@ type Plane struct {
 
 	sessions  *clienttable.Table[clienttable.Flow, ref]
 	assocs    *clienttable.Table[clienttable.Association, binding]
+	followed  *clienttable.Feed[clienttable.Association, binding]
 	fragments *fragments
 	slab      *slab
 	snap      atomic.Pointer[snapshot]
@@ -89,7 +90,9 @@ func New(cfg *Config) (*Plane, error) {
 	if err == nil {
 		p.assocs, err = clienttable.New(&clienttable.Config[clienttable.Association, binding]{
 			MaxEntries: c.MaxAssociations, Full: clienttable.EvictOldest, Owner: func(b binding) uint32 { return b.node },
+			ChangeLog: c.AssociationChanges,
 		})
+		p.followed = p.followAssociations()
 	}
 	if c.Intercept != nil {
 		p.inter = &interception{conf: c.Intercept, peers: make(map[clienttable.Flow]intercept.Decision)}

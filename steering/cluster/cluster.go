@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/lbprim/lbprim/steering"
 	"github.com/lbprim/lbprim/steering/cluster/flowshare"
 	"github.com/lbprim/lbprim/steering/intercept"
 )
@@ -116,6 +117,21 @@ func newCluster(cfg *Config, oldest, newest uint8) (*Cluster, error) {
 	}
 	cl.socks.own = cl.receive
 	return cl, nil
+}
+
+// Follow adds a table to [Config.Replicas], before Run: one that could not be made before the Cluster, such as a data plane's that has it
+// for its peers.
+func (c *Cluster) Follow(name string, r Replica) error {
+	switch {
+	case c.started.Load():
+		return errors.New("cluster: Follow after Run")
+	case name == "" || len(name) > maxFeedName || r == nil:
+		return &steering.FieldError{Field: "cluster.Config.Replicas", Value: fmt.Sprintf("%q", name), Want: "a replica with a name of 1 to 64 bytes"}
+	case c.cfg.Replicas[name] != nil:
+		return &steering.FieldError{Field: "cluster.Config.Replicas", Value: fmt.Sprintf("%q", name), Want: "a name that no other replica has"}
+	}
+	c.cfg.Replicas[name] = r
+	return nil
 }
 
 // Addr is the address and port this member is bound to.

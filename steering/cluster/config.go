@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -66,7 +67,7 @@ type Config struct {
 	Flows flowshare.Config
 	// Replicas are tables that members follow at each other, by a name that all know them by,
 	// of at most 64 bytes. They are followed by the members of the same pair, or by all if there are no more
-	// than 8 members.
+	// than 8 members. [Cluster.Follow] adds one.
 	Replicas map[string]Replica
 	// FollowEvery is how often changes of replicas are sent. Default 20 ms.
 	FollowEvery time.Duration
@@ -139,6 +140,9 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	if size := settingsSize(n.Settings) + settingsSize(n.Advisory); size > maxSettings {
 		bad("Settings", fmt.Sprintf("%d bytes", size), fmt.Sprintf("at most %d with Advisory", maxSettings))
+	}
+	if n.Replicas = maps.Clone(c.Replicas); n.Replicas == nil {
+		n.Replicas = map[string]Replica{}
 	}
 	for name, r := range n.Replicas {
 		if name == "" || len(name) > maxFeedName || r == nil {

@@ -107,7 +107,13 @@ func (l *Layer) compare(peers []*peer) {
 	}
 }
 
+// answerWait is for how long a digest waits for others, to be answered with one walk.
+const answerWait = 20 * time.Millisecond
+
 func (l *Layer) onDigest(p *peer, m *message) {
+	if !l.answerAt.After(l.now) {
+		l.answerAt = l.now.Add(answerWait)
+	}
 	p.digest = m
 	l.work(p)
 }

@@ -93,6 +93,7 @@ const settle = 10 * time.Second
 // everything is everyone's, or was.
 func (l *Layer) meet(old *view) {
 	all := l.view.full || old.full
+	soon := l.jitter(100 * time.Millisecond) // the same for all, who then share a walk
 	peers := make(map[string]*peer, len(l.view.members))
 	l.order = l.order[:0]
 	for i, m := range l.view.members {
@@ -109,7 +110,7 @@ func (l *Layer) meet(old *view) {
 		_, back := l.origins.index[m] // after a partition: its entries here may be stale
 		back = back && l.peers[m.Name] != p
 		if all && l.view.self < i || back {
-			l.soil(p, l.jitter(100*time.Millisecond))
+			l.soil(p, soon)
 		}
 		peers[m.Name] = p
 		l.order = append(l.order, p)
