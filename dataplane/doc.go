@@ -47,7 +47,8 @@
 // unknown here, asks them before it is refused or balanced anew, and waits for at most [AskTimeout]: a TCP packet that is no
 // SYN, and an ICMP error. What the peers know is taken over as a session of this Plane's own, with the same node and
 // the same translation, so that both directions of a connection may come by different balancers. A SYN and a datagram are
-// balanced at once, then announced.
+// balanced at once, then announced. [Plane.Replicas] are the tables that a backup follows, so that it takes over with its clients: what these are bound to
+// beyond their sessions, and TLS sessions.
 //
 // # Concurrency
 //
