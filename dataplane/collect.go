@@ -11,15 +11,15 @@ import (
 )
 
 // delayed handles a TCP packet to a service with delayed binding, of no session.
-func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound binding) {
+func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound binding) (ask bool) {
 	v := &pk.v
 	if w.dry {
 		w.explainDelayed(pk, svc)
-		return
+		return false
 	}
 	var seg splice.Segment
 	if !w.segment(pk, &seg) {
-		return
+		return false
 	}
 	s := w.p.holds.shard(pk.key, w.p.cfg.Seed)
 	s.mu.Lock()
@@ -28,7 +28,7 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		pk.verdict = Held
 		if c.has && w.inTable(c) {
 			w.drop(pk, Unproven) // it has moved to another node since the packet was looked up
-			return
+			return false
 		}
 		if c.has {
 			// Its session is gone: the node was lost. Where that has the beginning of the stream, another must not get the rest.
@@ -37,36 +37,39 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 			} else {
 				w.abort(s, c)
 			}
-			return
+			return false
 		}
 		ev, _ := c.conn.FromClient(w.now, &seg, w.emitter(c)) // without a session there is nobody to forward to
 		w.act(s, c, ev)
-		return
+		return false
 	}
 	tuple := splice.Tuple{Client: p.Src, Service: p.Dst}
 	d := svc.delay
 	if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) == wire.SYN {
 		if w.snap.draining {
 			w.refuse(pk, svc, Draining)
-			return
+			return false
 		}
 		w.stats.cookies++
 		answer := d.cookies.Answer(w.now, tuple, &seg)
 		w.answerSegment(pk, &answer)
-		return
+		return false
 	}
 	start, ok := d.cookies.Check(w.now, tuple, &seg)
 	if !ok {
+		if w.p.cfg.Peers != nil && !w.asked {
+			return true
+		}
 		if d.cookies.Recent(w.now, &seg) {
 			w.drop(pk, Unproven)
-			return
+			return false
 		}
 		w.midStream(pk, svc)
-		return
+		return false
 	}
 	if w.snap.draining {
 		w.refuse(pk, svc, Draining)
-		return
+		return false
 	}
 	c := &held{key: pk.key, svc: svc, conn: start.Conn(w.now, d.Limits), first: bound, isn: seg.Seq - 1, ourISN: seg.Ack - 1}
 	if d.follows() {
@@ -76,7 +79,7 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 	c.due = w.p.nanos(c.conn.Deadline())
 	if !w.p.holds.add(s, c) {
 		w.refuse(pk, svc, HoldsFull)
-		return
+		return false
 	}
 	w.stats.confirmed++
 	c.probe = wire.BuildProbe(wire.ProtoTCP, endOf(p.Src), endOf(p.Dst), v.Version == 4)
@@ -87,6 +90,7 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		ev = splice.MoreData
 	}
 	w.act(s, c, ev)
+	return false
 }
 
 // segment parses the packet for somebody who will act on what it says.
@@ -298,6 +302,7 @@ func (w *Worker) splice(s *holdShard, c *held) {
 	})
 	w.p.slab.recs[c.session.record()].seam.stage.Store(stage)
 	w.stats.spliced++
+	w.p.announce(c.key, &w.p.slab.recs[c.session.record()], c.svc, c.node)
 	w.remove(s, c)
 }
 

@@ -47,7 +47,9 @@
 // unknown here, asks them before it is refused or balanced anew, and waits for at most [AskTimeout]: a TCP packet that is no
 // SYN, and an ICMP error. What the peers know is taken over as a session of this Plane's own, with the same node and
 // the same translation, so that both directions of a connection may come by different balancers. A SYN and a datagram are
-// balanced at once, then announced. [Plane.Replicas] are the tables that a backup follows, so that it takes over with its clients: what these are bound to
+// balanced at once, then announced. Connections with delayed binding are taken over once they are spliced. No packet is sent to another balancer: what the peers know is enough to forward it
+// here, without a detour and without need of the other one, whose loss then breaks nothing. What only that one can do is refused here: a connection whose beginning
+// it still reads, or whose every request it judges. [Plane.Replicas] are the tables that a backup follows, so that it takes over with its clients: what these are bound to
 // beyond their sessions, and TLS sessions.
 //
 // # Concurrency

@@ -108,7 +108,11 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 		return
 	}
 	if svc.delay != nil && v.Proto == wire.ProtoTCP {
-		w.delayed(pk, p, svc, bound)
+		if w.delayed(pk, p, svc, bound) && !w.ask(pk, pk.key) {
+			w.asked = true
+			w.delayed(pk, p, svc, bound)
+			w.asked = false
+		}
 		return
 	}
 	switch v.Proto {

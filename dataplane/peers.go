@@ -33,15 +33,17 @@ const AskTimeout = 50 * time.Millisecond
 
 // A note says what another balancer needs to take a flow over, beside its node: the service; of a flow as the node knows
 // it the virtual address, and the client if it is translated; of one as the client knows it what the node takes for
-// the client.
+// the client; and of a spliced connection how its numbers are translated.
 type note struct {
 	service            string
 	vip, client, local netip.AddrPort
+	spliced            bool
+	seam               savedSeam
 }
 
-// String is the service alone, or that and three addresses behind zero bytes.
+// String is the service alone, or that and three addresses behind zero bytes, and perhaps four numbers.
 func (n note) String() string {
-	if !n.vip.IsValid() && !n.local.IsValid() {
+	if !n.vip.IsValid() && !n.local.IsValid() && !n.spliced {
 		return n.service
 	}
 	b := append([]byte(n.service), 0)
@@ -53,6 +55,9 @@ func (n note) String() string {
 			b = a.AppendTo(b)
 		}
 	}
+	if n.spliced {
+		b = fmt.Appendf(b, "\x00%x %x %x %x", n.seam.seq, n.seam.ts, n.seam.first, n.seam.rest)
+	}
 	return string(b)
 }
 
@@ -62,8 +67,15 @@ func parseNote(s string) (n note, err error) {
 	if len(parts) == 1 {
 		return n, nil
 	}
+	if len(parts) == 5 {
+		n.spliced = true
+		if _, err := fmt.Sscanf(parts[4], "%x %x %x %x", &n.seam.seq, &n.seam.ts, &n.seam.first, &n.seam.rest); err != nil {
+			return n, fmt.Errorf("numbers %q: %w", parts[4], err)
+		}
+		parts = parts[:4]
+	}
 	if len(parts) != 4 {
-		return n, fmt.Errorf("note of %d parts, want 1 or 4", len(parts))
+		return n, fmt.Errorf("note of %d parts, want 1, 4 or 5", len(parts))
 	}
 	for i, a := range []*netip.AddrPort{&n.vip, &n.client, &n.local} {
 		if parts[i+1] == "" {
@@ -81,13 +93,15 @@ func parseNote(s string) (n note, err error) {
 
 // announce tells the peers of a session that is in the table now.
 func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node) {
-	if p.cfg.Peers == nil || rec.flags&isDelayed != 0 {
-		// Who took over a spliced connection would need its numbers, too, which are known only once the node has answered, and
-		// a followed one what was judged so far. Its client is reset by the balancer that takes over, and begins anew; the
-		// association and what is known of TLS sessions (sslpersist's feed) bring it to the same node.
+	if p.cfg.Peers == nil {
 		return
 	}
 	there := note{service: svc.conf.Name}
+	if rec.flags&isDelayed != 0 {
+		if there.seam, there.spliced = rec.seam.save(); !there.spliced {
+			return // until it is spliced it needs this balancer
+		}
+	}
 	if rec.flags&hasLocal != 0 {
 		there.local = addrPort(&rec.local)
 	}
@@ -95,7 +109,7 @@ func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node)
 	if rec.flags&asIs != 0 {
 		return
 	}
-	back := note{service: svc.conf.Name, vip: addrPort(&rec.vip)}
+	back := note{service: svc.conf.Name, vip: addrPort(&rec.vip), spliced: there.spliced, seam: there.seam}
 	if rec.flags&hasLocal != 0 {
 		back.client = addrPort(&rec.client)
 	}
@@ -160,6 +174,10 @@ func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string) 
 	switch k.Protocol() {
 	case wire.ProtoTCP:
 		v.flags |= isTCP
+		if n.spliced {
+			v.flags |= isDelayed
+			v.seam = n.seam
+		}
 		if direct {
 			v.tcp = clienttable.OneWayTCP()
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/dataplane/splice"
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
@@ -227,5 +228,41 @@ func TestPeersOneSided(t *testing.T) {
 		b.now = b.now.Add(30 * time.Second)
 		b.Step(b.now)
 		require.Zero(t, b.Stats().Sessions)
+	})
+}
+
+// A connection with delayed binding is taken over as well, once it is spliced: with its numbers.
+func TestPeersSpliced(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		a, b, d := two(t, fam, delayed(Delay{}))
+		client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		ours := a.hello(client, 1000)
+		_, node := a.request(client, 1000, ours, "abc")
+		require.Empty(t, d.m, "not before it is spliced")
+		a.send(tcp(node, client, "SA", 500, 1001, ""))
+		a.forwarded(tcp(node, client, "A", 501, 1004, ""), vip, client)
+		require.Len(t, d.m, 2)
+		taken := func(p *testPlane, packet []byte) splice.Segment {
+			v, _ := p.send(packet)
+			require.Equal(t, Held, v)
+			_, out := p.sendAll()
+			require.Len(t, out, 1, "drops %v", p.drops())
+			return numbers(out[0])
+		}
+		require.Equal(t, ours+1, taken(b, tcp(node, client, "PA", 501, 1004, "welcome")).Seq)
+		require.EqualValues(t, 508, numbers(b.forwarded(tcp(client, vip, "A", 1004, ours+8, ""), client, node)).Ack)
+		// A third one hears of it by the client's packets.
+		c := newPlane(t, fam, delayed(Delay{}), func(c *Config, _ *Service) { c.Peers = d })
+		require.EqualValues(t, 508, taken(c, tcp(client, vip, "A", 1004, ours+8, "")).Ack)
+		// What nobody knows is refused as ever, and new connections begin without a question.
+		asked := d.finds
+		require.NotZero(t, taken(c, tcp(ap(fam.client, 40001), vip, "A", 1, 7, "x")).Flags&splice.RST)
+		require.Equal(t, asked+1, d.finds)
+		c.spliceUp(ap(fam.client, 40002), 1, 2, "abc")
+		require.Equal(t, asked+1, d.finds)
+		for _, text := range []string{"web\x00\x00\x00\x00", "web\x00\x00\x00\x00x", "web\x00\x00\x00\x001 2 3 4\x00"} {
+			_, err := parseNote(text)
+			require.Error(t, err, "%q", text)
+		}
 	})
 }
