@@ -1,101 +1,102 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
-	"sync"
+	"slices"
+	"time"
 
 	"github.com/lbprim/lbprim/steering"
 	"github.com/lbprim/lbprim/steering/cluster"
-	"github.com/lbprim/lbprim/steering/intercept"
 )
 
-// A cluster of two: each knows the other's flows.
-func ExampleCluster() {
-	key := []byte("as random as can be, 16 bytes or more")
-	there := make(chan struct{})
-	var once sync.Once
-	member := func(name string, join ...netip.AddrPort) *cluster.Cluster {
+// nothing is a table without entries; clienttable.Feed and sslpersist.Feed are real ones.
+type nothing struct{}
+
+func (nothing) LastSeq() uint64 { return 0 }
+func (nothing) AppendChanges(b []byte, after uint64, _ int) ([]byte, uint64, error) {
+	return b, after, nil
+}
+func (nothing) Apply([]byte) error        { return nil }
+func (nothing) Snapshot(io.Writer) error  { return nil }
+func (nothing) Restore(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err }
+
+// A pair of balancers: each knows that the other is there, what it has otherwise, what it reports of nodes, and which node it gave a flow to.
+func Example() {
+	pair := []cluster.Peer{{Name: "lb1", Pair: "dc1"}, {Name: "lb2", Pair: "dc1"}}
+	start := func(name, color string, join ...netip.AddrPort) (*cluster.Cluster, func()) {
 		c, err := cluster.New(&cluster.Config{
-			Name: "site", Node: name, Bind: netip.MustParseAddrPort("127.0.0.1:0"), Join: join, Keys: [][]byte{key},
-			Topology: cluster.Serial, Members: []cluster.Peer{{Name: "lb1", Pair: "p"}, {Name: "lb2", Pair: "p"}},
-			OnState: func(s intercept.ClusterState) { // for intercept.Engine.SetCluster
-				if s == intercept.Steady {
-					once.Do(func() { close(there) })
-				}
-			},
+			Name: "example", Node: name, Bind: netip.MustParseAddrPort("127.0.0.1:0"), Join: join, Topology: cluster.Serial, Members: pair,
+			Keys: [][]byte{bytes.Repeat([]byte{7}, 32)}, Settings: map[string]string{"color": color},
+			Replicas: map[string]cluster.Replica{"nothing": nothing{}},
 		})
 		if err != nil {
 			panic(err)
 		}
-		return c
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = c.Run(ctx) }()
+		return c, func() { cancel(); <-done }
 	}
-	lb1 := member("lb1")
-	lb2 := member("lb2", lb1.Addr())
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	for _, c := range []*cluster.Cluster{lb1, lb2} {
-		wg.Go(func() { _ = c.Run(ctx) })
-	}
-	<-there
-	client, server := netip.MustParseAddrPort("198.51.100.7:4711"), netip.MustParseAddrPort("192.0.2.80:443")
-	lb1.Announce(6, client, server, "sh1", "web")
-	found := make(chan string)
-	for node := ""; node == ""; {
-		lb2.Find(6, server, client, func(node, _ string, _ bool) { go func() { found <- node }() })
-		node = <-found
-		if node != "" {
-			fmt.Println(node)
+	until := func(ok func() bool) {
+		for end := time.Now().Add(time.Minute); !ok() && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	cancel()
-	wg.Wait()
-	// Output: sh1
-}
+	one, stop := start("lb1", "red")
+	defer stop()
+	two, stop2 := start("lb2", "blue", one.Addr())
+	defer stop2()
+	until(func() bool { return len(one.Members()) == 2 && len(two.Members()) == 2 })
+	fmt.Println(one.Members(), one.State())
 
-// What all members must have alike is compared under names, and a difference told with both values.
-func ExampleInterceptSettings() {
-	settings, advisory := cluster.InterceptSettings(&intercept.Config{
-		Nodes:    []intercept.Node{{Node: steering.Node{Name: "sh1", Addr: netip.MustParseAddrPort("192.0.2.9:7800")}}},
-		Services: []intercept.Row{{Name: "dns", B: intercept.Endpoint{Ports: intercept.Port(53)}, Protocol: 17}},
-	})
-	fmt.Println(settings["intercept.node sh1"])
-	fmt.Println(advisory["intercept.services 0000"])
-	fmt.Println(cluster.Mismatch{Member: "lb2", Setting: "intercept.node sh1", Here: "lan", There: "wan"})
-	// Output:
-	// 192.0.2.9:7800 weight 0 capacity 0 sessions 0 lan
-	// "dns" invalid Prefix any to invalid Prefix 53 protocol 17 pass-through false disabled false
-	// mismatch: intercept.node sh1 is "lan" here and "wan" at lb2
-}
+	until(func() bool { return len(one.Mismatches()) > 0 })
+	for _, m := range one.Mismatches() {
+		var x cluster.Mismatch = m
+		fmt.Println(x.Member, "has", x.Setting, x.There, "instead of", x.Here)
+	}
 
-// All faults of a configuration are reported at once.
-func ExampleConfig() {
-	_, err := cluster.New(&cluster.Config{
-		Name: "site", Node: "lb1", Bind: netip.MustParseAddrPort("127.0.0.1:0"), Topology: cluster.Quad, Members: []cluster.Peer{{Name: "lb1", Pair: "p"}},
-	})
-	fmt.Println(err)
-	// Output:
-	// steering: cluster.Config.Keys = none: want a key, or Insecure
-	// steering: cluster.Config.Members = 1 of pair "p": want two of each pair
-	// steering: cluster.Config.Members = 1, 1 of them in 1 pairs: want two pairs or more, and nobody else, with topology quad
-}
-
-// What a member knows of nodes reaches the others.
-func ExampleCluster_SetNode() {
-	lb1, err := cluster.New(&cluster.Config{Name: "site", Node: "lb1", Bind: netip.MustParseAddrPort("127.0.0.1:0"), Insecure: true})
-	if err != nil {
+	if err := two.SetNode(cluster.NodeReport{Node: "web1", Up: true, Pressure: steering.High}); err != nil {
 		panic(err)
 	}
-	defer lb1.Close()
-	err = lb1.SetNode(cluster.NodeReport{Node: "sh1", Up: true, Pressure: steering.High})
-	fmt.Println(err)
-	for _, r := range lb1.Nodes() {
-		fmt.Println(r.Member, r.Node, r.Up, r.Pressure)
+	until(func() bool { return len(one.Nodes()) > 0 })
+	for _, r := range one.Nodes() {
+		var report cluster.MemberReport = r
+		fmt.Println(report.Member, "says of", report.Node, "up:", report.Up, "pressure:", report.Pressure)
 	}
-	fmt.Println(lb1.Members(), lb1.State(), lb1.Stats().Refused)
+
+	client, server := netip.MustParseAddrPort("192.0.2.9:40000"), netip.MustParseAddrPort("198.51.100.1:80")
+	one.Announce(6, client, server, "web1", "")
+	found := make(chan string, 1)
+	until(func() bool {
+		two.Find(6, client, server, func(node, _ string, ok bool) {
+			if ok {
+				select {
+				case found <- node:
+				default:
+				}
+			}
+		})
+		return len(found) > 0
+	})
+	fmt.Println("the flow is at", <-found)
+	var st cluster.Stats = two.Stats()
+	fmt.Println("refused:", st.Refused, "members:", slices.Sorted(slices.Values(two.Members())))
 	// Output:
-	// <nil>
-	// lb1 sh1 true high
-	// [lb1] steady 0
+	// [lb1 lb2] steady
+	// lb2 has color blue instead of red
+	// lb2 says of web1 up: true pressure: high
+	// the flow is at web1
+	// refused: 0 members: [lb1 lb2]
+}
+
+// A cluster that opens its sockets otherwise than by the host: Network is what it needs.
+func ExampleNetwork() {
+	var n cluster.Network = loopback{}
+	_, err := n.DialContext(context.Background(), "tcp", "192.0.2.1:1")
+	fmt.Println(err)
+	// Output: not on the loopback interface: 192.0.2.1:1
 }
