@@ -62,7 +62,7 @@ func ExamplePlane_Restore() {
 		log.Fatal(err)
 	}
 	for _, w := range before.WorkerStats() {
-		var st dataplane.WorkerStats = w
+		var st dataplane.WorkerStats = w //nolint:staticcheck // the name of the type is what is shown
 		fmt.Println(st.Name, st.Read.Packets, "packet,", st.Dropped, "dropped")
 	}
 	before.Close()

@@ -62,6 +62,6 @@ func Example() {
 	if errors.As(err, &refused) {
 		fmt.Println("interface", refused.Interface, "did not take a frame:", refused.Err)
 	}
-	var st afpacket.Stats = device.Stats()
+	var st afpacket.Stats = device.Stats() //nolint:staticcheck // the name of the type is what is shown
 	fmt.Printf("%+v\n", st)
 }

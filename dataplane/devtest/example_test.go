@@ -19,7 +19,7 @@ func ExampleDevice_Stats() {
 		fmt.Println(err)
 		return
 	}
-	var st devtest.Stats = a.Stats()
+	var st devtest.Stats = a.Stats() //nolint:staticcheck // the name of the type is what is shown
 	fmt.Println("written", st.Written, "lost", st.Lost)
 	// Output: written 1 lost 1
 }

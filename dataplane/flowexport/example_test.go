@@ -12,9 +12,6 @@ func ExampleSampler() {
 	chosen := 0
 	for hash := uint64(0); hash < 1000; hash++ {
 		h := hash * 0x9e3779b97f4a7c15 // as evenly spread as hashes are
-		if s.Sampled(h) != s.Sampled(h) {
-			fmt.Println("undecided")
-		}
 		if s.Sampled(h) {
 			chosen++
 		}

@@ -30,7 +30,7 @@ func ExampleDevice_Stats() {
 		}
 		fmt.Println(device.Now(), sizes[0])
 	}
-	var st pcapdev.Stats = device.Stats()
+	var st pcapdev.Stats = device.Stats() //nolint:staticcheck // the name of the type is what is shown
 	fmt.Printf("%+v\n", st)
 	// Output: true there is none here
 }

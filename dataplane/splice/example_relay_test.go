@@ -46,14 +46,14 @@ func ExampleRelay() {
 	event, _ := conn.FromServer(now, &splice.Segment{Seq: 9000, Ack: syn.Seq + 1, Flags: splice.SYN | splice.ACK, Window: 60000, Options: splice.Options{MSS: 1460}}, emit)
 	fmt.Println(event)
 
-	var relay *splice.Relay = conn.Relay(now)
+	var relay *splice.Relay = conn.Relay(now) //nolint:staticcheck // the name of the type is what is shown
 	fmt.Printf("to be judged: %q\n", relay.Data())
 	relay.Release(now, len(relay.Data()))
 	relay.Flush(now, emit)
 	relay.FromServer(now, &splice.Segment{Seq: 9001, Ack: sent.Seq + uint32(len(sent.Payload)), Flags: splice.ACK, Window: 60000}, emit)
 	if relay.Quiet() {
-		var idle splice.Parked = relay.Park(emit)
-		next := relay.Leave(now, false, emit) // for the next request: Connect to another server, or go back to this one
+		var idle splice.Parked = relay.Park(emit) //nolint:staticcheck // the name of the type is what is shown
+		next := relay.Leave(now, false, emit)     // for the next request: Connect to another server, or go back to this one
 		fmt.Println("back again:", next.Resume(now, idle).Quiet())
 	}
 	// Output:

@@ -14,8 +14,8 @@ func ExampleDevice_Offload() {
 		return
 	}
 	defer dev.Close()
-	var left tun.Offload = dev.Offload()
+	var left tun.Offload = dev.Offload() //nolint:staticcheck // the name of the type is what is shown
 	fmt.Println("partial checksums:", left.Checksum, "TCP super-packets:", left.TCP, "UDP super-packets:", left.UDP)
-	var st tun.Stats = dev.Stats()
+	var st tun.Stats = dev.Stats() //nolint:staticcheck // the name of the type is what is shown
 	fmt.Println(st.Read, "read", st.Written, "written", st.Split, "of them in parts")
 }

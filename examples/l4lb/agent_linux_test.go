@@ -70,10 +70,11 @@ func TestAgents(t *testing.T) {
 		{"maxconn:5", "available", "100 % of the weight, at most 5 sessions", "", 0.5},
 		{"0%", "weight-zero", "0 % of the weight, at most 5 sessions", "its agent says 0 %", 0},
 	} {
-		if c.says == "33%" {
+		switch c.says {
+		case "33%":
 			p.write(strings.ReplaceAll(text, `8080"}`, `8080", weight: 3}`))
 			p.must("reload")
-		} else if c.says == "100%" {
+		case "100%":
 			p.write(text)
 			p.must("reload")
 		}

@@ -18,15 +18,16 @@ type Nfcapd struct {
 	dir      string
 	dump     string
 	cmd      *exec.Cmd
-	done     chan error
-	log      bytes.Buffer // of the process, until done
+	done     chan struct{} // closed when it has ended
+	err      error         // then
+	log      bytes.Buffer  // of the process, until done
 }
 
 // StartNfcapd starts nfcapd on a port of the loopback interface, or skips t without it.
 func StartNfcapd(t testing.TB) *Nfcapd {
 	t.Helper()
 	bins := NeedServers(t, "nfcapd", "nfdump")
-	n := &Nfcapd{t: t, dir: t.TempDir(), dump: bins[1], done: make(chan error, 1)}
+	n := &Nfcapd{t: t, dir: t.TempDir(), dump: bins[1], done: make(chan struct{})}
 	addr := FreePort(t).String()
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -37,16 +38,17 @@ func StartNfcapd(t testing.TB) *Nfcapd {
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { n.done <- n.cmd.Wait() }()
-	ended := false
+	cmd := n.cmd
+	go func() {
+		n.err = cmd.Wait()
+		close(n.done)
+	}()
 	t.Cleanup(func() {
 		if n.Conn != nil {
 			n.Close()
 		}
-		if !ended && n.cmd != nil {
-			_ = n.cmd.Process.Kill()
-			<-n.done
-		}
+		_ = cmd.Process.Kill() // if it has not ended
+		<-n.done
 	})
 	if n.Conn, err = net.Dial("udp", addr); err != nil {
 		t.Fatal(err)
@@ -60,9 +62,8 @@ func StartNfcapd(t testing.TB) *Nfcapd {
 			}
 		}
 		select {
-		case err := <-n.done:
-			ended = true
-			t.Fatalf("nfcapd: %v\n%s", err, &n.log)
+		case <-n.done:
+			t.Fatalf("nfcapd: %v\n%s", n.err, &n.log)
 		default:
 		}
 		if time.Since(begun) > 30*time.Second {
@@ -83,10 +84,8 @@ func (n *Nfcapd) Records() (records []map[string]any) {
 	case <-time.After(20 * time.Second):
 		_ = n.cmd.Process.Kill()
 		<-n.done
-		n.cmd = nil
 		n.t.Fatal("nfcapd did not end")
 	}
-	n.cmd = nil
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, n.dump, "-R", n.dir, "-o", "json").Output()

@@ -55,7 +55,7 @@ func Example() {
 
 	until(func() bool { return len(one.Mismatches()) > 0 })
 	for _, m := range one.Mismatches() {
-		var x cluster.Mismatch = m
+		var x cluster.Mismatch = m //nolint:staticcheck // the name of the type is what is shown
 		fmt.Println(x.Member, "has", x.Setting, x.There, "instead of", x.Here)
 	}
 
@@ -64,7 +64,7 @@ func Example() {
 	}
 	until(func() bool { return len(one.Nodes()) > 0 })
 	for _, r := range one.Nodes() {
-		var report cluster.MemberReport = r
+		var report cluster.MemberReport = r //nolint:staticcheck // the name of the type is what is shown
 		fmt.Println(report.Member, "says of", report.Node, "up:", report.Up, "pressure:", report.Pressure)
 	}
 
@@ -83,7 +83,7 @@ func Example() {
 		return len(found) > 0
 	})
 	fmt.Println("the flow is at", <-found)
-	var st cluster.Stats = two.Stats()
+	var st cluster.Stats = two.Stats() //nolint:staticcheck // the name of the type is what is shown
 	fmt.Println("refused:", st.Refused, "members:", slices.Sorted(slices.Values(two.Members())))
 	// Output:
 	// [lb1 lb2] steady
