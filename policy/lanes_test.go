@@ -106,7 +106,10 @@ func TestShardsThatFail(t *testing.T) {
 func TestVIPsWithOneHash(t *testing.T) {
 	var rules []Rule[int]
 	for i := range 20 {
-		vip := v6.addr(u128{0x2001_0db8_0000_0000 | uint64(i), 0xd6e8feb86659fd93})
+		vip := v6.addr(u128{0x2001_0db8_0000_0000 | uint64(i), 0xd6e8feb86659fd93}) // the second factor is zero
+		if i%2 == 1 {
+			vip = v6.addr(u128{0x9e3779b97f4a7c15 ^ 128, uint64(i)}) // the first one
+		}
 		x, f := split(vip)
 		require.Zero(t, hash6(x, 128, 0))
 		rules = append(rules, Rule[int]{Name: fmt.Sprint(i), Match: Match{Dst: netip.PrefixFrom(vip, f.bits())}, Value: i})
