@@ -268,12 +268,10 @@ func (k *kept) move(no int) {
 		k.parked[k.atNo] = p
 		kind := k.w.rng.IntN(4)
 		k.w.after(time.Duration(20+k.w.rng.IntN(200))*time.Millisecond, func() {
-			switch {
-			case k.at == p.h || kind > 1:
-			case kind == 0: // forgets the connection, and the balancer hears nothing of it
+			// What a server does that ends its side at the moment that it is asked again, its client must bear, as without a balancer; that it has
+			// forgotten the connection, and the balancer hears nothing of it, not.
+			if k.at != p.h && kind == 0 {
 				p.h.dead, p.h.reset = true, true
-			default:
-				p.h.write(nil, true)
 			}
 		})
 	}
