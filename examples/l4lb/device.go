@@ -133,15 +133,13 @@ func (in *instance) openPackets(opt runOptions, start background, cfg *dataplane
 		h, ok := hops.Lookup(dst)
 		return dataplane.Hop(h), ok
 	}
-	quiet := &silence{}
-	opened = append(opened, quiet)
 	in.follow = func(routed []netip.Prefix) error {
 		addrs, err := hosts(routed)
 		if err != nil {
 			return err
 		}
 		if !opt.noSetup {
-			if err := quiet.set(routed); err != nil {
+			if err := in.quiet.set(routed); err != nil {
 				return err
 			}
 		}

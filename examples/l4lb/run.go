@@ -27,6 +27,7 @@ type instance struct {
 	notify  sdnotify.Notifier
 	started time.Time
 	follow  follower // tells the device about other virtual addresses
+	quiet   silence  // of the kernel, about virtual addresses that come to packet sockets
 
 	mu          sync.Mutex
 	exporting   *exporting // of flows, nil without
@@ -64,6 +65,14 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	}
 	if in.table, err = c.compile(in.pools, nil, in.wishes); err != nil {
 		return err
+	}
+	if c.Device.Type == afpacketDevice && !opt.noSetup {
+		defer in.quiet.Close()
+		if err := in.quiet.set(c.routed()); errors.Is(err, errPermission) {
+			return fmt.Errorf("%w; fix: run it as root, or with the capabilities CAP_NET_ADMIN and CAP_NET_RAW", err)
+		} else if err != nil {
+			return err
+		}
 	}
 	if err := c.preflight(); err != nil {
 		return err
