@@ -389,9 +389,9 @@ func TestKeptConnections(t *testing.T) {
 		k := keptConnection(t, seed)
 		moves, resumes, lost = moves+k.moves, resumes+k.resumes, lost+k.lost
 	}
-	require.Greater(t, moves, 100)
-	require.Greater(t, resumes, 20)
-	require.Greater(t, lost, 5)
+	require.Greater(t, moves, int(seeds)/3)
+	require.Greater(t, resumes, int(seeds)/15)
+	require.NotZero(t, lost)
 }
 
 func FuzzKept(f *testing.F) {
