@@ -56,7 +56,6 @@ type wired struct {
 	c        farEnd
 	ends     map[netip.AddrPort][]*farEnd // of a node, the last one is open
 	loseNext int
-	replies  int
 }
 
 func (x *wired) deliver(packets ...[]byte) {
@@ -290,9 +289,8 @@ func TestDelayedWindowsAndProbes(t *testing.T) {
 				node = f.Dst
 			}
 		}
-		window := func(b []byte, n uint16) []byte { return withWindow(b, n) }
 		// The node's window is closed: nothing but a probe of a byte goes there, until it opens.
-		_, none := p.sendAll(window(tcp(node, client, "SA", 500, 1001, ""), 0))
+		_, none := p.sendAll(withWindow(tcp(node, client, "SA", 500, 1001, ""), 0))
 		for _, b := range none {
 			require.Empty(t, numbers(b).Payload)
 		}
@@ -304,10 +302,10 @@ func TestDelayedWindowsAndProbes(t *testing.T) {
 				require.LessOrEqual(t, len(numbers(b).Payload), 1)
 				probes++
 			}
-			p.sendAll(window(tcp(node, client, "A", 501, 1001, ""), 0))
+			p.sendAll(withWindow(tcp(node, client, "A", 501, 1001, ""), 0))
 		}
 		require.NotZero(t, probes)
-		_, outs := p.sendAll(window(tcp(node, client, "A", 501, 1001, ""), 1000))
+		_, outs := p.sendAll(withWindow(tcp(node, client, "A", 501, 1001, ""), 1000))
 		got := ""
 		for _, b := range outs {
 			if f, _ := parseFlow(b); f.Dst == node {
@@ -319,7 +317,7 @@ func TestDelayedWindowsAndProbes(t *testing.T) {
 		require.Zero(t, p.Stats().Delay.Held)
 		// Behind the splice closed windows and probes pass as they are.
 		end := 1001 + uint32(len(text))
-		b := p.forwarded(window(tcp(client, vip, "A", end, ours+1, ""), 0), client, node)
+		b := p.forwarded(withWindow(tcp(client, vip, "A", end, ours+1, ""), 0), client, node)
 		require.Zero(t, numbers(b).Window)
 		b = p.forwarded(tcp(node, client, "A", 500, end, ""), vip, client)
 		require.Equal(t, ours, numbers(b).Seq)
