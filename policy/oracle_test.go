@@ -226,6 +226,9 @@ func (u universe) match() Match {
 			hi = lo
 		}
 		m.Src = AddrRange{u.client(v4, lo), u.client(v4, hi)}
+		if !v4 && u.IntN(2) == 0 { // such as a slot holds
+			m.Src = PrefixRange(netip.PrefixFrom(m.Src.First, 64-u.IntN(6)).Masked())
+		}
 		if !v4 && m.Src.Last.Less(m.Src.First) {
 			m.Src.Last = m.Src.First
 		}

@@ -68,8 +68,8 @@ func (d *Device) wait() {
 	d.polls = append(d.polls[:0], unix.PollFd{Fd: int32(d.wake), Events: unix.POLLIN})
 	d.polled = d.polled[:0]
 	for _, p := range d.ports {
-		if p.down {
-			timeout = 500 // look for the interface twice a second
+		if p.down || p.ring.frames != nil {
+			timeout = 500 // look for the interface, and after the ring, twice a second
 		}
 		if p.gone.Load() {
 			continue
@@ -79,8 +79,13 @@ func (d *Device) wait() {
 	}
 	d.stats.sleeps.Add(1)
 	start := time.Now()
-	_, err := unix.Poll(d.polls, timeout)
+	n, err := unix.Poll(d.polls, timeout)
 	d.spin.Slept(time.Since(start))
+	if n == 0 {
+		for _, p := range d.polled {
+			p.unstick(&d.stats)
+		}
+	}
 	for i, p := range d.polls[1:] {
 		if p.Revents&unix.POLLERR != 0 {
 			d.polled[i].failed()
@@ -121,7 +126,7 @@ func (d *Device) receive(p *port, bufs [][]byte, sizes []int, offset int) (n int
 	var got int
 	var errno unix.Errno
 	if p.ring.frames != nil {
-		got, errno = p.fromRing(bufs, offset)
+		got, errno = p.fromRing(bufs, offset, &d.stats)
 	} else {
 		got, errno = p.fromSocket(bufs, offset, p.in.arrived)
 	}

@@ -25,6 +25,7 @@ type port struct {
 	in    batch       // Read's headers
 	ring  ring
 	drops sync.Mutex
+	count uint64           // of frames the kernel dropped; guarded by drops
 	heard map[[6]byte]bool // multicast addresses asked for, see follow
 	mac   atomic.Pointer[net.HardwareAddr]
 }
@@ -221,16 +222,19 @@ func (p *port) close() {
 	}
 }
 
-// countDrops adds the frames the kernel dropped since the last call: reading the statistics resets them.
-func (p *port) countDrops(c *counters) {
+// countDrops adds the frames the kernel dropped since the last call, as reading the statistics resets them, and returns how many there
+// ever were.
+func (p *port) countDrops(c *counters) uint64 {
 	p.drops.Lock()
 	defer p.drops.Unlock()
 	if p.fd < 0 {
-		return
+		return p.count
 	}
 	if st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 		c.kernelDrop.Add(uint64(st.Drops))
+		p.count += uint64(st.Drops)
 	}
+	return p.count
 }
 
 // batch is the headers of one recvmmsg or sendmmsg.

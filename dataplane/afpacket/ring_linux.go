@@ -18,6 +18,9 @@ type ring struct {
 	frames []byte
 	next   int // the place that is filled next
 	empty  uint8
+
+	used  bool   // since unstick looked
+	drops uint64 // of the socket, when it did
 }
 
 const (
@@ -89,7 +92,7 @@ func (r *ring) release(n int) {
 }
 
 // fromRing reads what the ring has, in the order in which it came.
-func (p *port) fromRing(bufs [][]byte, offset int) (n int, errno unix.Errno) {
+func (p *port) fromRing(bufs [][]byte, offset int, c *counters) (n int, errno unix.Errno) {
 	r := &p.ring
 	for n < len(bufs) {
 		status := atomic.LoadUint32(r.status(r.next))
@@ -116,11 +119,32 @@ func (p *port) fromRing(bufs [][]byte, offset int) (n int, errno unix.Errno) {
 	}
 	if n == 0 {
 		// An empty ring says nothing of the interface; so ask now and then.
-		if r.empty++; r.empty == 0 && p.failed() {
-			return 0, unix.ENETDOWN
+		if r.empty++; r.empty == 0 {
+			if p.failed() {
+				return 0, unix.ENETDOWN
+			}
+			p.unstick(c)
 		}
 	}
+	r.used = r.used || n > 0
 	return n, 0
+}
+
+// unstick gives a ring up in which nothing can arrive any more. The kernel takes a place before it makes the virtio-net header, and
+// where it cannot, as for super-packets of SCTP, it neither fills the place nor leaves it: from then on it drops all frames. Which shows by drops although
+// the ring is empty, and has been. System calls, which then serve, only fail for such a frame.
+func (p *port) unstick(c *counters) {
+	r := &p.ring
+	if r.frames == nil {
+		return
+	}
+	drops, used := p.countDrops(c), r.used
+	grown := drops != r.drops
+	r.drops, r.used = drops, false
+	if grown && !used && atomic.LoadUint32(r.status(r.next))&unix.TP_STATUS_USER == 0 {
+		r.close()
+		_ = unix.SetsockoptTpacketReq(p.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{})
+	}
 }
 
 // about is what the header of a place says of its frame.

@@ -143,3 +143,40 @@ func TestRingOverflows(t *testing.T) {
 		})
 	}
 }
+
+// A ring in which nothing arrives any more, while the kernel drops frames, is given up; frames then come by system calls.
+func TestStuckRingIsGivenUp(t *testing.T) {
+	here, there := cable(t, Config{})
+	bufs, sizes := make([][]byte, 64), make([]int, 64)
+	for i := range bufs {
+		bufs[i] = make([]byte, testOffset+10000)
+	}
+	var next uint32
+	pass := func(length int) {
+		_, err := there.Write([][]byte{numbered(here, there, next, length)}, testOffset)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			got := numbers(t, here, bufs, sizes)
+			return len(got) == 1 && got[0] == next
+		}, 20*time.Second, time.Millisecond)
+		next++
+	}
+	p := here.ports[0]
+	lose := func() { // as if the kernel had counted a drop
+		p.drops.Lock()
+		p.count++
+		p.drops.Unlock()
+	}
+	pass(100)
+	lose()
+	p.unstick(&here.stats)
+	require.NotNil(t, p.ring.frames, "frames have come meanwhile")
+	p.unstick(&here.stats)
+	require.NotNil(t, p.ring.frames, "nothing was lost meanwhile")
+	lose()
+	p.unstick(&here.stats)
+	require.Nil(t, p.ring.frames)
+	for _, length := range []int{100, 1500, 5000} {
+		pass(length)
+	}
+}
