@@ -141,6 +141,20 @@ func TestRegularSkipsThePolicies(t *testing.T) {
 	})
 }
 
+// The most specific policy stands although its farm is empty, and a broader one has nodes.
+func TestEmptyFarmIsNoMiss(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		p := newPlane(t, fam)
+		empty := &Service{Name: "empty", Pool: mustPool(t, p.ids, steering.RoundRobin, steering.Node{Name: "off", Addr: ap(fam.n3, 9090), Admin: steering.Disabled})}
+		require.NoError(t, p.Apply(table(t, rule("tcp", fam.vip.String()+" tcp/80", empty), rule("rest", fam.vip.String(), p.svc))))
+		v, _ := p.send(tcp(ap(fam.client, 1), ap(fam.vip, 80), "S", 1, 0, ""))
+		require.Equal(t, Dropped, v)
+		require.EqualValues(t, 1, p.drops()[NoNode])
+		v, _ = p.send(tcp(ap(fam.client, 1), ap(fam.vip, 81), "S", 1, 0, ""))
+		require.Equal(t, Forwarded, v)
+	})
+}
+
 func TestNoNegativeResultIsKept(t *testing.T) {
 	both(t, func(t *testing.T, fam family) {
 		p := newPlane(t, fam)
