@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
@@ -138,6 +139,9 @@ func TestRegularSkipsThePolicies(t *testing.T) {
 		other := &Service{Name: "other", Pool: mustPool(t, p.ids, steering.Maglev, steering.Node{Name: "new", Addr: ap(fam.n3, 9090)})}
 		require.NoError(t, p.Apply(table(t, rule("tcp", fam.vip.String()+" tcp/80", other), rule("rest", fam.vip.String(), p.svc))))
 		require.Equal(t, node, p.open(ap(fam.client, 40001)))
+		p.now = p.now.Add(24 * time.Hour)
+		p.Step(p.now)
+		require.Equal(t, ap(fam.n3, 9090), p.open(ap(fam.client, 40002)), "it has aged")
 	})
 }
 
