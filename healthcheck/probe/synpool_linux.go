@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/lbprim/lbprim/healthcheck"
 )
 
 const (
@@ -70,7 +72,7 @@ func (e *engine) synPool(kind sockKind) (*synPool, error) {
 	p, ok := e.pools[kind]
 	switch {
 	case e.closed:
-		return nil, os.ErrClosed
+		return nil, localError{healthcheck.ErrScopeClosed}
 	case p != nil:
 		return p, nil
 	case ok:
