@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -205,6 +206,48 @@ func TestScopeClosed(t *testing.T) {
 	require.ErrorIs(t, r.Err, healthcheck.ErrLocal)
 	require.Empty(t, results)
 	require.LessOrEqual(t, descriptors(t), before+4)
+}
+
+// TestHalfOpenStartedWhileClosing: a probe passes, or says that there is nothing left
+// to make it with.
+func TestHalfOpenStartedWhileClosing(t *testing.T) {
+	mayRaw(t)
+	addr := listen(t, "127.0.0.1:0", func(c net.Conn) { io.Copy(io.Discard, c) })
+	for range 50 {
+		var scope healthcheck.Scope
+		var probers sync.WaitGroup
+		var begun, ended atomic.Int32
+		var closed atomic.Bool
+		passed := make(chan struct{}, 1)
+		for range 4 {
+			probers.Go(func() {
+				for !closed.Load() {
+					begun.Add(1)
+					stop := probe.TCPHalfOpen{}.Start(&scope, addr, time.Now().Add(time.Hour), func(r healthcheck.Result) {
+						ended.Add(1)
+						if r.Verdict != healthcheck.Pass {
+							closed.Store(true)
+							if r.Verdict != healthcheck.Inconclusive || !errors.Is(r.Err, healthcheck.ErrScopeClosed) && !errors.Is(r.Err, context.Canceled) {
+								t.Errorf("%v: %v", r.Verdict, r.Err)
+							}
+							return
+						}
+						select {
+						case passed <- struct{}{}:
+						default:
+						}
+					})
+					if stop == nil { // all ports are taken
+						begun.Add(-1)
+					}
+				}
+			})
+		}
+		<-passed
+		require.NoError(t, scope.Close())
+		probers.Wait()
+		require.Equal(t, begun.Load(), ended.Load())
+	}
 }
 
 // TestStartedExpireInOrder: each at its own deadline.

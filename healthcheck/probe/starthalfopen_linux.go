@@ -77,8 +77,8 @@ func (t *synTalk) begin(scope *healthcheck.Scope, socket Socket) error {
 	p := t.pool
 	p.mu.Lock()
 	defer p.unlock()
-	if !p.enter(t) {
-		return errNoRaw
+	if err := p.enter(t); err != nil {
+		return err
 	}
 	var r [4]byte
 	_, _ = rand.Read(r[:]) // never fails
@@ -94,17 +94,20 @@ func (t *synTalk) begin(scope *healthcheck.Scope, socket Socket) error {
 	return nil
 }
 
-// enter gives t a port, and with that a place.
-func (p *synPool) enter(t *synTalk) bool {
+// enter gives t a port, and with that a place. errNoRaw: there is none free.
+func (p *synPool) enter(t *synTalk) error {
+	if p.closed {
+		return localError{healthcheck.ErrScopeClosed}
+	}
 	for range p.ports {
 		t.port = p.ports[p.next]
 		p.next = (p.next + 1) % len(p.ports)
 		if p.talks[t.key()] == nil {
 			p.talks[t.key()] = t
-			return true
+			return nil
 		}
 	}
-	return false
+	return errNoRaw
 }
 
 func (t *synTalk) key() synKey { return synKey{t.to, t.port} }

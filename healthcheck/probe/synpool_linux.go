@@ -41,6 +41,7 @@ type synPool struct {
 	next    int
 	talks   map[synKey]*synTalk
 	armed   bool // the poller tells of answers
+	closed  bool // its descriptors may be those of others by now
 	route   int  // a UDP socket to ask for source addresses by, or -1
 	sources map[netip.Addr]sourceAddr
 	buf     [512]byte
@@ -153,8 +154,9 @@ func holdPort(v6 bool) (fd int, port uint16, err error) {
 	return fd, sockPort(sa), nil
 }
 
-// close is called when nobody uses p any more.
+// close is called with the lock held, or when nobody knows of p yet.
 func (p *synPool) close() {
+	p.closed = true
 	for _, fd := range append(p.holds, p.s.fd, p.route) {
 		if fd >= 0 {
 			_ = unix.Close(fd)
