@@ -349,9 +349,9 @@ func (p *synPool) receive() bool {
 		p.end(t, os.ErrDeadlineExceeded)
 	case open:
 		t.decide()
+		p.end(t, nil) // before errors that come by now can end it
 		// The kernel's own RST goes another way where there are options, or none.
 		_ = p.send(t, t.seq+1, tcpRST)
-		p.end(t, nil)
 	}
 	return true
 }
