@@ -86,8 +86,7 @@ func (t *synTalk) begin(scope *healthcheck.Scope, socket Socket) error {
 	t.step = "SYN"
 	t.sendSYN()
 	// The answer of a target on this machine is there when the SYN has been sent.
-	for p.talks[t.key()] == t && p.receive() {
-	}
+	p.receiveAll(t)
 	if p.talks[t.key()] == t {
 		t.await(time.Now())
 	}

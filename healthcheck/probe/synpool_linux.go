@@ -25,6 +25,9 @@ const (
 	// sourceTTL is how long a target's source address is believed.
 	sourceTTL  = 10 * time.Second
 	maxSources = 1 << 16
+	// maxSegments is how many answers are read before others have their turn. The poller
+	// tells of the rest again.
+	maxSegments = 256
 )
 
 // synPool is the raw socket that all half-open probes of one kind share: they are told
@@ -283,9 +286,9 @@ func (p *synPool) send(t *synTalk, seq uint32, flags byte, options ...byte) erro
 	return err
 }
 
-// errors reads what ICMP errors have come, and returns how many.
+// errors reads what ICMP errors have come, of many a part, and returns how many.
 func (p *synPool) errors() (n int) {
-	for ; ; n++ {
+	for ; n < maxSegments; n++ {
 		got, oobn, _, from, err := unix.Recvmsg(p.s.fd, p.buf[:], p.oob[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if err != nil {
 			return n
@@ -302,6 +305,7 @@ func (p *synPool) errors() (n int) {
 			p.end(t, errno)
 		}
 	}
+	return n
 }
 
 // extendedErrno returns the number of a struct sock_extended_err (ip(7), IP_RECVERR).
@@ -320,7 +324,17 @@ func extendedErrno(oob []byte) syscall.Errno {
 	return 0
 }
 
-// receive reads one answer; false: there is none.
+// receiveAll reads what answers there are, of many a part, until that of t, if not nil,
+// is among them.
+func (p *synPool) receiveAll(t *synTalk) {
+	for range maxSegments {
+		if t != nil && p.talks[t.key()] != t || !p.receive() {
+			return
+		}
+	}
+}
+
+// receive reads one answer; false: there is none, or no use in asking for more.
 func (p *synPool) receive() bool {
 	n, from, err := receiveFrom(p.s.fd, p.buf[:])
 	switch {
@@ -329,7 +343,9 @@ func (p *synPool) receive() bool {
 	case errors.Is(err, unix.EINTR):
 		return true
 	case err != nil:
-		return p.errors() > 0 || true // it is fetched by now
+		p.errors() // those that it tells of may have been read before
+		errno, ok := errors.AsType[syscall.Errno](err)
+		return ok && icmpErrno(errno)
 	}
 	if !p.kind.v6 {
 		n = cutIPv4(p.buf[:n])
@@ -381,8 +397,7 @@ func (p *synPool) ready() {
 	p.mu.Lock()
 	defer p.unlock()
 	p.armed = false
-	for p.receive() {
-	}
+	p.receiveAll(nil)
 	p.errors()
 	p.arm()
 }
