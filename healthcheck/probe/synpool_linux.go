@@ -28,6 +28,8 @@ const (
 	// maxSegments is how many answers are read before others have their turn. The poller
 	// tells of the rest again.
 	maxSegments = 256
+	// poolBuffer is for bursts: what the system has by default holds some hundred SYNs.
+	poolBuffer = 4 << 20
 )
 
 // synPool is the raw socket that all half-open probes of one kind share: they are told
@@ -113,9 +115,19 @@ func (e *engine) openSYNPool(kind sockKind) (_ *synPool, err error) {
 	if err != nil {
 		return nil, err
 	}
+	setBuffers(fd, poolBuffer)
 	e.place(p.s)
 	p.s.pool = p
 	return p, nil
+}
+
+// setBuffers has fd hold that much each way, or as much of it as this process may.
+func setBuffers(fd, size int) {
+	for force, plain := range map[int]int{unix.SO_SNDBUFFORCE: unix.SO_SNDBUF, unix.SO_RCVBUFFORCE: unix.SO_RCVBUF} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
+		}
+	}
 }
 
 func openRaw(v6 bool) (fd int, err error) {
@@ -279,6 +291,7 @@ func (p *synPool) send(t *synTalk, seq uint32, flags byte, options ...byte) erro
 		case p.errors() > 0: // the error was that of another
 		case errors.Is(err, unix.EINVAL): // the address to send from is gone
 			delete(p.sources, t.to.Addr())
+		case errors.Is(err, unix.ENOBUFS): // there may be room by now
 		default:
 			return err
 		}
