@@ -201,11 +201,12 @@ func (in *instance) wish(name string, want *adminState) (*nodeReply, error) {
 		in.wishes[full] = wish{Want: *want, File: n.Admin}
 	}
 	err = in.plane.SetNodes(in.pools.byFarm[fname], c.Farms[fname].nodes(fname, in.wishes)...)
+	now := in.wishes.admin(full, n.Admin)
 	in.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	in.log.Info("node asked", "node", full, "admin", in.wishes.admin(full, n.Admin))
+	in.log.Info("node asked", "node", full, "admin", now)
 	for _, f := range in.status().Farms {
 		for i := range f.Nodes {
 			if nodeName(f.Name, f.Nodes[i].Name) == full {
