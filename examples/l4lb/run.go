@@ -66,15 +66,24 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	if in.table, err = c.compile(in.pools, nil, in.wishes); err != nil {
 		return err
 	}
+	// The socket comes first: it keeps a second instance from taking the first one's device and routes away.
+	if in.admin, err = openAdmin(c.Admin, log, in.handler()); err != nil {
+		return err
+	}
 	if c.Device.Type == afpacketDevice && !opt.noSetup {
 		defer in.quiet.Close()
-		if err := in.quiet.set(c.routed()); errors.Is(err, errPermission) {
+		err := in.quiet.set(c.routed())
+		if err != nil {
+			in.admin.close()
+		}
+		if errors.Is(err, errPermission) {
 			return fmt.Errorf("%w; fix: run it as root, or with the capabilities CAP_NET_ADMIN and CAP_NET_RAW", err)
 		} else if err != nil {
 			return err
 		}
 	}
 	if err := c.preflight(); err != nil {
+		in.admin.close()
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -90,10 +99,6 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	}
 	cfg := dataplane.Config{
 		Policies: in.table, MaxSessions: c.Sessions, MaxAssociations: c.Associations, Foreign: c.Foreign, PingNodes: c.PingNodes, Addrs: c.Device.Addresses, Logger: log,
-	}
-	// The socket comes first: it keeps a second instance from taking the first one's device away.
-	if in.admin, err = openAdmin(c.Admin, log, in.handler()); err != nil {
-		return err
 	}
 	closers, err := in.open(opt, background, &cfg)
 	defer func() {

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/examples/internal/rig"
+	"github.com/lbprim/lbprim/internal/testenv"
+)
+
+// packetsLab is a balancer with packet sockets, and a shell beside it.
+func packetsLab(t *testing.T) (h *labHosts, text string, sh func(string) string) {
+	t.Helper()
+	testenv.NeedNetns(t)
+	h = newHosts(t)
+	require.NoError(t, h.balancer.Sysctl("net.ipv4.ip_forward", "0"))
+	require.NoError(t, h.balancer.Sysctl("net.ipv6.conf.all.forwarding", "0"))
+	text = strings.Replace(fmt.Sprintf(labFile, "afpacket", "c0, e1, e2"), "{socket: none}", "{socket: SOCKET}", 1)
+	return h, text, func(script string) string { return rig.Shell(t, h.balancer, script) }
+}
+
+const blackholes = "ip -6 route show type blackhole"
+
+// A second instance that is refused leaves the first one's routes alone.
+func TestSecondInstanceOfPackets(t *testing.T) {
+	h, text, sh := packetsLab(t)
+	p := h.start(t, text)
+	p.ready()
+	require.Contains(t, sh(blackholes), "fd09:100::1")
+	bin, err := built()
+	require.NoError(t, err)
+	var out []byte
+	require.NoError(t, h.balancer.Do(func() error {
+		out, err = exec.Command(bin, "run", p.file).CombinedOutput()
+		return nil
+	}))
+	require.Error(t, err)
+	require.Contains(t, string(out), "another instance listens")
+	require.Contains(t, sh(blackholes), "fd09:100::1")
+	p.stop()
+	require.NotContains(t, sh(blackholes), "fd09:100::1")
+}
