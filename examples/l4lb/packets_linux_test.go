@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -43,4 +44,25 @@ func TestSecondInstanceOfPackets(t *testing.T) {
 	require.Contains(t, sh(blackholes), "fd09:100::1")
 	p.stop()
 	require.NotContains(t, sh(blackholes), "fd09:100::1")
+}
+
+// A route that was there before stays; others are made, and go at the end.
+func TestSilenceLeavesRoutesOfOthers(t *testing.T) {
+	h, _, sh := packetsLab(t)
+	sh("ip -6 route add blackhole fd09:100::1")
+	require.NoError(t, h.balancer.Do(func() error {
+		var s silence
+		routed := []netip.Prefix{netip.MustParsePrefix("fd09:100::1/128"), netip.MustParsePrefix("fd09:100::2/128"), netip.MustParsePrefix("10.9.100.1/32")}
+		require.NoError(t, s.set(routed))
+		require.Equal(t, routed[1:2], s.routes)
+		require.NoError(t, s.set(routed), "again")
+		require.Equal(t, routed[1:2], s.routes)
+		require.NoError(t, s.set(routed[1:2]))
+		return nil
+	}))
+	require.Contains(t, sh(blackholes), "fd09:100::1 ")
+	require.Contains(t, sh(blackholes), "fd09:100::2 ")
+	require.NoError(t, h.balancer.Do((&silence{routes: []netip.Prefix{netip.MustParsePrefix("fd09:100::2/128")}}).Close))
+	require.Contains(t, sh(blackholes), "fd09:100::1 ")
+	require.NotContains(t, sh(blackholes), "fd09:100::2 ")
 }

@@ -12,9 +12,9 @@ import (
 
 // silence keeps the kernel from answering for virtual addresses that it has no route to: it would tell IPv6 clients that they cannot be
 // reached, although it forwards nothing, and they would give up before the node's answer comes. (For IPv4 it is silent.)
-type silence struct{ routes []netip.Prefix }
+type silence struct{ routes []netip.Prefix } // those that it made
 
-// set has blackhole routes for these destinations, and for no others.
+// set has blackhole routes for these destinations, and for no others. A route that is there already is the administrator's, and stays.
 func (s *silence) set(routed []netip.Prefix) error {
 	var want []netip.Prefix
 	for _, p := range routed {
@@ -23,17 +23,22 @@ func (s *silence) set(routed []netip.Prefix) error {
 		}
 	}
 	var errs []error
-	for _, p := range difference(want, s.routes) {
-		if err := blackhole(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, p); err != nil {
-			errs = append(errs, fmt.Errorf("ip -6 route replace blackhole %v: %w", p, err))
+	old := s.routes
+	for _, p := range difference(want, old) {
+		switch err := blackhole(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p); {
+		case err == nil:
+			s.routes = append(s.routes, p)
+		case !errors.Is(err, unix.EEXIST):
+			errs = append(errs, fmt.Errorf("ip -6 route add blackhole %v: %w", p, err))
 		}
 	}
-	for _, p := range difference(s.routes, want) {
+	for _, p := range difference(old, want) {
 		if err := blackhole(unix.RTM_DELROUTE, 0, p); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("ip -6 route del blackhole %v: %w", p, err))
+			continue
 		}
+		s.routes = difference(s.routes, []netip.Prefix{p})
 	}
-	s.routes = want
 	return errors.Join(errs...)
 }
 
