@@ -133,6 +133,10 @@ func (in *instance) openPackets(opt runOptions, start background, cfg *dataplane
 		h, ok := hops.Lookup(dst)
 		return dataplane.Hop(h), ok
 	}
+	told := in.conf.routed()
+	if opt.noSetup {
+		in.log.Info("no routes are set up; these commands do it:\n" + in.conf.setupCommands(false))
+	}
 	in.follow = func(routed []netip.Prefix) error {
 		addrs, err := hosts(routed)
 		if err != nil {
@@ -142,7 +146,10 @@ func (in *instance) openPackets(opt runOptions, start background, cfg *dataplane
 			if err := in.quiet.set(routed); err != nil {
 				return err
 			}
+		} else if more := blackholeCommands("replace", difference(routed, told)); more != "" {
+			in.log.Warn("virtual addresses are new; these commands keep the kernel silent about them:\n" + more)
 		}
+		told = routed
 		return queues[0].SetVIPs(addrs...) // and of all others
 	}
 	return opened, in.follow(in.conf.routed())

@@ -66,3 +66,16 @@ func TestSilenceLeavesRoutesOfOthers(t *testing.T) {
 	require.Contains(t, sh(blackholes), "fd09:100::1 ")
 	require.NotContains(t, sh(blackholes), "fd09:100::2 ")
 }
+
+// With -no-setup the commands are printed, and those for addresses that are new.
+func TestNoSetupOfPackets(t *testing.T) {
+	h, text, sh := packetsLab(t)
+	sh("ip -6 route add blackhole fd09:100::/64")
+	p := h.start(t, text, "-no-setup")
+	p.ready()
+	require.Contains(t, p.log.String(), "ip -6 route replace blackhole fd09:100::1/128")
+	require.NotContains(t, sh(blackholes), "fd09:100::1")
+	p.write(strings.Replace(text, "services:", `services:
+  - {name: more, vip: "fd09:100::2", protocol: tcp, port: 80, farm: v6}`, 1))
+	p.eventually("the new address is told", func() bool { return strings.Contains(p.log.String(), "ip -6 route replace blackhole fd09:100::2/128") })
+}

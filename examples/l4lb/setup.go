@@ -20,11 +20,7 @@ func (c *config) setupCommands(undo bool) string {
 	}
 	if c.Device.Type == afpacketDevice {
 		// Without a route, the kernel would tell IPv6 clients that a virtual address cannot be reached.
-		for _, p := range c.routed() {
-			if p.Addr().Is6() {
-				line("ip -6 route %s blackhole %v", map[bool]string{true: "del", false: "replace"}[undo], p)
-			}
-		}
+		b.WriteString(blackholeCommands(map[bool]string{true: "del", false: "replace"}[undo], c.routed()))
 		if undo {
 			line("# Beside this, nothing was set up but that the kernel forwards no packets.")
 			return b.String()
@@ -83,6 +79,17 @@ func (c *config) multi() string {
 }
 
 func truthInt(b bool) int { return int(truth(b)) }
+
+// blackholeCommands keep the kernel from answering for the IPv6 addresses among these.
+func blackholeCommands(verb string, dst []netip.Prefix) string {
+	var b strings.Builder
+	for _, p := range dst {
+		if p.Addr().Is6() {
+			fmt.Fprintf(&b, "ip -6 route %s blackhole %v\n", verb, p)
+		}
+	}
+	return b.String()
+}
 
 func routeCommands(verb string, dst []netip.Prefix, device, table string) string {
 	var b strings.Builder
