@@ -63,6 +63,9 @@ func (m *Monitor) launch(ctx context.Context, scope *Scope, wg *sync.WaitGroup, 
 	p, ok := t.check.Prober.(Starter)
 	if !ok { // the check was changed while it waited
 		m.calls.push(t)
+		if !m.launching {
+			m.poke()
+		}
 		return
 	}
 	f := &flight{m: m, ctx: ctx, wg: wg, t: t, addr: t.check.Target, timeout: t.check.Timeout, slow: t.slow}
