@@ -16,7 +16,7 @@ type statusReply struct {
 	PID      int       `json:"pid" doc:"Process."`
 	Started  time.Time `json:"started" doc:"When it started."`
 	Now      time.Time `json:"now" doc:"When this was written; counters are of this moment."`
-	Ready    bool      `json:"ready" doc:"It takes new sessions, and some service has a usable node."`
+	Ready    bool      `json:"ready" doc:"It takes new sessions, and some service has as many usable nodes as it wants."`
 	Draining bool      `json:"draining" doc:"The whole balancer takes no new session."`
 	Warnings []string  `json:"warnings" doc:"What an operator should look at."`
 

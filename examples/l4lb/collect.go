@@ -63,9 +63,14 @@ func (in *instance) status() *statusReply {
 			Name: s.Name, Match: s.match().String(), Farm: s.Farm, Disabled: s.Disabled, Usable: usable[s.Farm], Nodes: len(fm.Nodes),
 			Forward: fm.Forward, Mode: fm.Mode, Traffic: traffic(byName[s.Name]),
 		})
-		serving = serving || !s.Disabled && usable[s.Farm] > 0
-		if !s.Disabled && usable[s.Farm] == 0 {
+		switch n := usable[s.Farm]; {
+		case s.Disabled:
+		case n == 0:
 			r.Warnings = append(r.Warnings, fmt.Sprintf("service %s has no usable node", s.Name))
+		case n < s.MinNodes:
+			r.Warnings = append(r.Warnings, fmt.Sprintf("service %s takes no new sessions: of its nodes, %d can be used, and %d must be", s.Name, n, s.MinNodes))
+		default:
+			serving = true
 		}
 	}
 	r.Ready = serving && !r.Draining

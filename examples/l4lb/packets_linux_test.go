@@ -79,3 +79,18 @@ func TestNoSetupOfPackets(t *testing.T) {
   - {name: more, vip: "fd09:100::2", protocol: tcp, port: 80, farm: v6}`, 1))
 	p.eventually("the new address is told", func() bool { return strings.Contains(p.log.String(), "ip -6 route replace blackhole fd09:100::2/128") })
 }
+
+// A balancer none of whose services has as many usable nodes as it wants is not ready.
+func TestNotReadyBelowMinNodes(t *testing.T) {
+	h, text, _ := packetsLab(t)
+	p := h.start(t, strings.NewReplacer("farm: v4}", "farm: v4, min-nodes: 2}", "farm: v6}", "farm: v6, min-nodes: 2}").Replace(text))
+	p.ready()
+	p.must("drain", "v4/s1")
+	require.True(t, p.status().Ready, "the other service serves")
+	p.must("drain", "v6/s1")
+	s := p.status()
+	require.False(t, s.Ready)
+	require.Contains(t, s.Warnings, "service web4 takes no new sessions: of its nodes, 1 can be used, and 2 must be")
+	p.must("enable", "v4/s1")
+	require.True(t, p.status().Ready)
+}
