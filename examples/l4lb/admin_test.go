@@ -112,3 +112,12 @@ func TestListenUnix(t *testing.T) {
 	require.NoError(t, err, "nobody listens any more")
 	l.Close()
 }
+
+func TestOpenAPIOfStreams(t *testing.T) {
+	paths := openAPI()["paths"].(map[string]any)
+	for path, want := range map[string]string{"/api/v1/status": "application/json", "/api/v1/trace": "application/x-ndjson", "/api/v1/capture": "application/x-pcapng"} {
+		done := paths[path].(map[string]any)["get"].(map[string]any)["responses"].(map[string]any)["200"].(map[string]any)["content"].(map[string]any)
+		require.Len(t, done, 1, path)
+		require.Contains(t, done, want, path)
+	}
+}

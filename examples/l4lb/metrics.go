@@ -21,7 +21,7 @@ var metricTable = [...]struct {
 	labels     []string
 }{
 	{"build_info", "Version of the program; always 1.", []string{"version"}},
-	{"ready", "Whether the balancer takes new sessions and some service has a usable node.", nil},
+	{"ready", "Whether the balancer takes new sessions and some service has as many usable nodes as it wants.", nil},
 	{"draining", "Whether the whole balancer takes no new sessions.", nil},
 	{"config_reloads_total", "Reloads of the configuration, by result.", []string{"result"}},
 	{"config_last_reload_successful", "Whether the last reload was put in force.", nil},

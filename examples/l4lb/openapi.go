@@ -14,7 +14,11 @@ func openAPI() map[string]any {
 	problem := content(jsonSchema(reflect.TypeFor[errorReply](), schemas))
 	for _, rt := range routes() {
 		done := map[string]any{"application/x-pcapng": map[string]any{}}
-		if rt.reply != nil {
+		switch rt.reply.(type) {
+		case nil:
+		case tracedReply: // one a line
+			done = map[string]any{"application/x-ndjson": map[string]any{"schema": jsonSchema(reflect.TypeOf(rt.reply), schemas)}}
+		default:
 			done = content(jsonSchema(reflect.TypeOf(rt.reply), schemas))
 		}
 		op := map[string]any{

@@ -107,7 +107,7 @@ func (h *labHosts) load(t *testing.T, clients int, addrs ...string) (answered, f
 	return answered, failed, log.String
 }
 
-// A thousand reloads, with nodes that come and go and weights that change, cost no request.
+// A thousand reloads, with a service that comes and goes and metrics and a weight that change, cost no request.
 func TestReloadUnderLoad(t *testing.T) {
 	h := newHosts(t)
 	require.NoError(t, h.balancer.Router())
