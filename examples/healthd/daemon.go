@@ -75,12 +75,13 @@ func (d *daemon) apply(ctx context.Context, listen bool) error {
 		}
 		return err
 	}
+	var gone []*ear
 	d.mu.Lock()
 	d.conf, d.policies = c, ps
 	maps.Copy(d.ears, fresh)
 	for _, address := range slices.Sorted(maps.Keys(d.ears)) {
 		if !slices.Contains(c.addresses(), address) {
-			d.ears[address].close()
+			gone = append(gone, d.ears[address])
 			delete(d.ears, address)
 		}
 	}
@@ -91,6 +92,9 @@ func (d *daemon) apply(ctx context.Context, listen bool) error {
 		}
 	}
 	d.mu.Unlock()
+	for _, e := range gone { // which may wait for answers, and these for the lock
+		e.close()
+	}
 	d.tell()
 	return nil
 }

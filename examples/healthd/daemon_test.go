@@ -124,6 +124,27 @@ files:
 	require.Contains(t, body, "healthd_reloads_refused_total 1\n")
 }
 
+// An answer that is under way while its address goes does not hold up the reload.
+func TestReloadWhileAnswering(t *testing.T) {
+	web, _ := site(t)
+	d, err := newDaemon(write(t, fmt.Sprintf("version: 1\nchecks:\n  web: {method: http, target: %q}\n", web)), logTo(&lines{most: 10}))
+	require.NoError(t, err)
+	closed := false
+	d.ears["agent gone"] = &ear{close: func() {
+		_, _, closed, _ = d.ask("web")
+	}}
+	done := make(chan error, 1)
+	go func() { done <- d.apply(t.Context(), true) }()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("the reload hangs")
+	}
+	require.True(t, closed)
+	require.Empty(t, d.ears)
+}
+
 func site2(t *testing.T) string {
 	t.Helper()
 	address, _ := site(t)
