@@ -31,6 +31,7 @@ func program() *cli.Program {
 		Commands: []cli.Command{
 			{Name: "run", Args: "CONFIG CAPTURE", Least: 2, Summary: "say what would become of each flow", Complete: "file", Flags: func(f *flag.FlagSet) cli.Run {
 				o := declare(f)
+				f.IntVar(&o.flows, "flows", 20, "list so `many` flows; -1 all")
 				f.StringVar(&o.out, "out", "", "write the packets as they would be sent to a `file`, as pcapng with a comment on each")
 				return o.checked(runCommand)
 			}},
@@ -41,7 +42,7 @@ func program() *cli.Program {
 	}
 }
 
-// options are the flags of both commands.
+// options are the flags of both commands, flows and out those of run alone.
 type options struct {
 	flows, sessions  int
 	down             string
@@ -51,7 +52,6 @@ type options struct {
 
 func declare(f *flag.FlagSet) *options {
 	o := &options{}
-	f.IntVar(&o.flows, "flows", 20, "list so `many` flows; -1 all")
 	f.IntVar(&o.sessions, "sessions", 1<<18, "room for so `many` sessions")
 	f.StringVar(&o.down, "down", "", "take a node, `FARM/NODE`, for down; several separated by commas")
 	f.BoolVar(&o.json, "json", false, "everything as JSON")
@@ -161,6 +161,9 @@ func runCommand(ctx context.Context, o *options, rest []string, out, errs io.Wri
 		return err
 	}
 	if o.out != "" {
+		if same(o.out, rest[1]) {
+			return cli.Usage("-out %s: that is the capture to read", o.out)
+		}
 		f, err := os.Create(o.out)
 		if err != nil {
 			return err
@@ -184,6 +187,13 @@ func runCommand(ctx context.Context, o *options, rest []string, out, errs io.Wri
 		return asJSON(out, r)
 	}
 	return r.print(out, o.flows)
+}
+
+// same reports whether two names are those of one file.
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
 func diffCommand(ctx context.Context, o *options, rest []string, out, errs io.Writer) error {

@@ -128,6 +128,23 @@ func TestOut(t *testing.T) {
 	require.Contains(t, string(raw), "forwarded; web; node web/a; ")
 }
 
+// The capture is not written over.
+func TestOutIsNotTheCapture(t *testing.T) {
+	conf, in := write(t, "l4lb.yaml", fmt.Sprintf(file, "roundrobin", "")), capture(t, false)
+	before, err := os.ReadFile(in)
+	require.NoError(t, err)
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(in, link))
+	for _, out := range []string{in, link} {
+		status, _, errs := run(t, "run", conf, in, "-out", out)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, "that is the capture to read")
+	}
+	after, err := os.ReadFile(in)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
 func TestDiff(t *testing.T) {
 	old := write(t, "old.yaml", fmt.Sprintf(file, "hash", ""))
 	same := write(t, "same.yaml", fmt.Sprintf(file, "hash", ", weight: 1"))
