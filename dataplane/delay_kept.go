@@ -377,10 +377,14 @@ func (w *Worker) part(c *held, more bool) {
 	w.leave(c)
 }
 
-// resume goes on with the connection that is parked at the node just chosen, if there is one of the same ends.
+// resume goes on with the connection that is parked at the node just chosen, if there is one of the same ends: that the node takes for the same
+// connection, whichever farm it was chosen from.
 func (w *Worker) resume(c *held) bool {
 	k := c.kept
-	i := slices.IndexFunc(k.parked, func(e parkedEnd) bool { return e.node == c.node })
+	i := slices.IndexFunc(k.parked, func(e parkedEnd) bool { return e.near == c.near && e.far == c.far })
+	if i < 0 {
+		i = slices.IndexFunc(k.parked, func(e parkedEnd) bool { return e.node == c.node })
+	}
 	if i < 0 {
 		return false
 	}

@@ -365,6 +365,46 @@ func TestKeptParkedIsLost(t *testing.T) {
 	})
 }
 
+// A server that is in two farms has one connection with a client: it goes on with that for either.
+func TestKeptServerOfTwoFarms(t *testing.T) {
+	bothModes(t, func(t *testing.T, k *keptPlane, mode l7.Mode) {
+		a := k.nodes["/a"]
+		delete(k.nodes, "/b")
+		for i, path := range []string{"/a", "/b", "/b", "/a"} {
+			k.ask(get(path))
+			require.Equal(t, get(path), k.took("/a"))
+			k.answer("/a", ok)
+			require.Equal(t, strings.Repeat(ok, i+1), k.toClient)
+		}
+		st := k.Stats()
+		require.EqualValues(t, 2, st.Delay.Moved)
+		require.Equal(t, 1, st.Sessions)
+		if mode == l7.Maintain {
+			require.Equal(t, 1, a.opened)
+			require.EqualValues(t, 2, st.Delay.Resumed)
+			require.Zero(t, k.p().holds.nParked.Load())
+		} else {
+			require.Equal(t, 3, a.opened)
+		}
+		k.run(tcp(k.client, k.vip, "RA", k.seq, k.ack, ""))
+		require.True(t, a.over)
+		require.Zero(t, k.p().holds.all.Load())
+		for _, q := range k.p().pools {
+			for id := range q.All() {
+				n, _ := q.Sessions(id)
+				require.Zero(t, n, "every session was given back")
+			}
+		}
+	}, func(_ *Config, s *Service) {
+		ids, only := new(steering.IDs), steering.Node{Name: "only"}
+		for _, st := range s.Delay.Farms["a"].All() {
+			only.Addr = st.Node.Addr
+		}
+		s.Pool = mustPool(t, ids, steering.RoundRobin, only)
+		s.Delay.Farms = map[string]*steering.Pool{"a": mustPool(t, ids, steering.RoundRobin, only), "b": mustPool(t, ids, steering.RoundRobin, only)}
+	})
+}
+
 // The node goes down: the client is told with its next packet, and nothing is left.
 func TestKeptNodeLost(t *testing.T) {
 	bothModes(t, func(t *testing.T, k *keptPlane, _ l7.Mode) {
