@@ -403,6 +403,9 @@ func (r *Relay) FromServer(now time.Time, s *Segment, emit Emit) (ev Event, forw
 		return None, false
 	case s.Flags&ACK == 0 || before(r.high, ack):
 		return None, false
+	case !r.proven && s.Flags&FIN != 0 && len(s.Payload) == 0 && seq == r.first && !before(r.sent, ack):
+		r.resetServer(emit) // it closed while it was parked, and has seen nothing of what it was sent since
+		return ServerLost, false
 	}
 	if s.Options.Timestamps && !before(s.Options.TSVal, r.serverVal) {
 		r.serverVal = s.Options.TSVal
