@@ -286,6 +286,34 @@ func TestKeptRepliesAndDrops(t *testing.T) {
 	})
 }
 
+// A body that passes by takes no share of MaxHeld, and needs none.
+func TestKeptShares(t *testing.T) {
+	bothModes(t, func(t *testing.T, k *keptPlane, _ l7.Mode) {
+		a := k.nodes["/a"]
+		k.ask(get("/a"))
+		k.answer("/a", ok)
+		require.Zero(t, k.Stats().Delay.Held)
+		head := "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+		k.sendAll(tcp(k.client, k.vip, "PA", k.seq, k.ack, head))
+		k.seq += uint32(len(head))
+		a.ack += uint32(len(head))
+		k.run(tcp(a.at, k.client, "A", a.seq, a.ack, ""))
+		require.Zero(t, k.Stats().Delay.Held)
+
+		another := ap(k.client.Addr(), 4001)
+		k.send(tcp(another, k.vip, "A", 5001, k.hello(another, 5000)+1, ""))
+		require.Equal(t, 1, k.Stats().Delay.Held)
+		k.took("/a")
+		k.ask("0123456789")
+		require.Equal(t, "0123456789", k.took("/a"))
+		require.Zero(t, k.drops()[HoldsFull])
+		k.answer("/a", ok)
+		k.ask(get("/a"))
+		require.Empty(t, k.took("/a"))
+		require.EqualValues(t, 1, k.drops()[HoldsFull])
+	}, func(c *Config, _ *Service) { c.MaxHeld = 1 })
+}
+
 func TestKeptUpgrade(t *testing.T) {
 	ask := "GET /a HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
 	bothModes(t, func(t *testing.T, k *keptPlane, mode l7.Mode) {

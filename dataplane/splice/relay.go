@@ -114,6 +114,9 @@ func (r *Relay) Ending() bool { return r.finOpen }
 // Holding reports whether bytes wait to be judged.
 func (r *Relay) Holding() bool { return r.placed() > r.released }
 
+// Collects reports whether what the client sends is kept, and does not pass by.
+func (r *Relay) Collects() bool { return !r.passing && !r.open && !r.ended }
+
 // CanPass reports whether Pass would let bytes pass by.
 func (r *Relay) CanPass() bool { return r.released == r.got && !r.passing && !r.open && !r.fin }
 
