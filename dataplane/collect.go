@@ -32,11 +32,15 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		}
 		if c.has {
 			// Its session is gone: the node was lost. Where that has the beginning of the stream, another must not get the rest.
-			if w.leave(c); c.conn != nil && c.conn.State() == splice.Connecting {
+			if c.conn != nil && c.conn.State() == splice.Connecting {
+				w.leave(c)
 				w.place(s, c)
-			} else {
-				w.abort(s, c)
+				return false
 			}
+			if int(c.node.no) >= len(w.stats.nodes) {
+				w.renew()
+			}
+			w.abort(s, c) // resets the node too, should it live
 			return false
 		}
 		ev, _ := c.conn.FromClient(w.now, &seg, w.emitter(c)) // without a session there is nobody to forward to

@@ -471,6 +471,7 @@ func TestKeptNodeLost(t *testing.T) {
 		k.SetUp("only-"+k.fam.n1.String(), false)
 		k.ask(get("/b"))
 		require.True(t, k.toldEnd)
+		require.True(t, k.nodes["/a"].over, "the node too")
 		k.now = k.now.Add(time.Second)
 		k.Step(k.now)
 		k.sendAll()
