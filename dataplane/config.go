@@ -74,8 +74,8 @@ type Config struct {
 	// this host, the service needs FullNAT, since answers to an address of the host would not pass the balancer. Default: none.
 	Proxies []netip.Addr
 
-	// MaxHeld bounds the connections with delayed binding that have a client and no node yet. One takes some 500 bytes, and as many as
-	// Delay.Limits.Budget when it has sent something. Default 16,384.
+	// MaxHeld bounds the connections with delayed binding that have a client and no node yet, or of whose later requests something is kept. One takes
+	// some 500 bytes, and as many as Delay.Limits.Budget when it has sent something. Default 16,384.
 	MaxHeld int
 	// SYNAlarm is how many half-open handshakes with the balancer are logged as an attack. They cost nothing else.
 	// Default 10,000.

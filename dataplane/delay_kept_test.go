@@ -286,7 +286,7 @@ func TestKeptRepliesAndDrops(t *testing.T) {
 	})
 }
 
-// A body that passes by takes no share of MaxHeld, and needs none.
+// A request takes a share of MaxHeld until the node has it; a body that passes by takes none, and needs none.
 func TestKeptShares(t *testing.T) {
 	bothModes(t, func(t *testing.T, k *keptPlane, _ l7.Mode) {
 		a := k.nodes["/a"]
@@ -296,6 +296,7 @@ func TestKeptShares(t *testing.T) {
 		head := "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 		k.sendAll(tcp(k.client, k.vip, "PA", k.seq, k.ack, head))
 		k.seq += uint32(len(head))
+		require.Equal(t, 1, k.Stats().Delay.Held, "the node may lack it")
 		a.ack += uint32(len(head))
 		k.run(tcp(a.at, k.client, "A", a.seq, a.ack, ""))
 		require.Zero(t, k.Stats().Delay.Held)

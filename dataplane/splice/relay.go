@@ -111,8 +111,8 @@ func (r *Relay) Released() uint32 { return r.base + uint32(r.released) }
 // Ending reports whether the server may have the end of the client's stream.
 func (r *Relay) Ending() bool { return r.finOpen }
 
-// Holding reports whether bytes wait to be judged.
-func (r *Relay) Holding() bool { return r.placed() > r.released }
+// Holding reports whether bytes are kept: they wait to be judged, or the server has not acknowledged them.
+func (r *Relay) Holding() bool { return r.placed() > 0 }
 
 // Collects reports whether what the client sends is kept, and does not pass by.
 func (r *Relay) Collects() bool { return !r.passing && !r.open && !r.ended }
