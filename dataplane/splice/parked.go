@@ -69,6 +69,7 @@ func (p *Parked) FromServer(s *Segment) (answer Segment, send, live bool) {
 		p.val = s.Options.TSVal
 	}
 	if s.Seq == p.ack {
+		p.win = int(s.Window) << p.scale
 		return Segment{}, false, true
 	}
 	return p.Segment(ACK), true, true

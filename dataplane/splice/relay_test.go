@@ -394,6 +394,16 @@ func TestKeptConnections(t *testing.T) {
 	require.NotZero(t, lost)
 }
 
+func TestParkedTakesTheWindow(t *testing.T) {
+	p := Parked{seq: 100, ack: 200, scale: 2}
+	_, send, live := p.FromServer(&Segment{Seq: 199, Ack: 100, Flags: ACK, Window: 50}) // a probe
+	require.Equal(t, []bool{true, true}, []bool{send, live})
+	require.Zero(t, p.win)
+	_, send, live = p.FromServer(&Segment{Seq: 200, Ack: 100, Flags: ACK, Window: 50})
+	require.Equal(t, []bool{false, true}, []bool{send, live})
+	require.Equal(t, 200, p.win)
+}
+
 func FuzzKept(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, seed uint64) { keptConnection(t, seed) })
