@@ -136,11 +136,9 @@ type Conn struct {
 	serverVal uint32
 	serverWin uint16
 	scale     uint8  // of the server
-	mss       int    // of segments to the server
 	sent      uint32 // acknowledged by the server
 	high      uint32 // behind all that was sent to it, by us or the client
-	flight    int    // how much of data has been sent to it
-	flightFIN bool
+	outbox           // how much of data has been sent to it
 	tr        Translation
 
 	reply     []byte // Replying: what is sent to the client

@@ -37,21 +37,10 @@ func (r *Relay) Park(emit Emit) Parked {
 
 // Resume goes on with the connection to a server that was parked, in the place of one to another server. c is what Leave returned.
 func (c *Conn) Resume(now time.Time, p Parked) *Relay {
-	base := c.start.clientISN + 1
-	r := &Relay{
-		start: c.start, limits: c.limits, inbox: c.inbox, base: base, clientWin: c.clientWin, clientVal: c.clientVal, acked: c.ours,
-		told: c.ours, owned: c.next, toldWin: c.clientWin, isn: p.ack - 1, first: c.ours, ours: c.ours, serverVal: p.val, serverWin: p.win, scale: p.scale, mss: p.mss,
-		sent: base, high: base, firstRTO: relayRTO, rto: relayRTO, took: true,
-	}
-	r.lastVal = c.lastVal
-	r.tr, r.client = Translation{Seq: c.ours - p.ack}, p.seq-base
-	if c.start.timestamps {
-		r.tr.Timestamps, r.tr.First = true, p.val
-		r.tr.TS = later(c.lastVal, c.start.cookies.clock(now)) - p.val
-	}
-	if c.start.scaled {
-		r.tr.Shift = int8(p.scale) - int8(c.start.offer.Scale)
-	}
+	r := c.relay(relayRTO)
+	r.tr, r.client, r.outbox.mss = c.translation(now, p.ack, p.val, p.scale), p.seq-r.base, p.mss
+	r.acked, r.told, r.toldWin = c.ours, c.ours, c.clientWin
+	r.isn, r.serverVal, r.serverWin, r.scale = p.ack-1, p.val, p.win, p.scale
 	r.collecting(now)
 	return r
 }

@@ -26,11 +26,10 @@ type Relay struct {
 
 	// The client's direction, as the client numbers it. The server may have the first released bytes of the inbox.
 	inbox
+	outbox           // of what is released
 	base      uint32 // of the inbox
 	released  int
-	flight    int  // of them has been sent
-	finOpen   bool // the FIN may be sent
-	flightFIN bool
+	finOpen   bool   // the FIN may be sent
 	passing   bool   // bytes from on, up to to, pass by
 	from, to  uint32 // once the inbox is empty, it begins at to
 	open      bool   // all that follows passes by
@@ -53,7 +52,6 @@ type Relay struct {
 	serverVal uint32
 	serverWin int
 	scale     uint8
-	mss       int
 	sent      uint32 // of the client's bytes, acknowledged
 	high      uint32 // behind all that was sent
 	proven    bool   // it has answered since the connection was resumed
@@ -79,15 +77,21 @@ func (c *Conn) Follow() {
 
 // Relay takes over a connection that was to be followed and is Established now.
 func (c *Conn) Relay(now time.Time) *Relay {
-	base := c.start.clientISN + 1
-	r := &Relay{
-		start: c.start, limits: c.limits, tr: c.tr, inbox: c.inbox, base: base, clientWin: c.clientWin, clientVal: c.clientVal, acked: c.acked,
-		told: c.acked - 1, owned: c.next, isn: c.serverISN, first: c.ours, ours: c.ours, lastVal: c.lastVal, serverVal: c.serverVal, serverWin: int(c.serverWin), scale: c.scale, mss: c.mss,
-		sent: base, high: base, proven: true, firstRTO: max(2*now.Sub(c.began), relayRTO), took: true,
-	}
-	r.rto = r.firstRTO
+	r := c.relay(max(2*now.Sub(c.began), relayRTO))
+	r.tr, r.outbox.mss, r.proven = c.tr, c.mss, true
+	r.acked, r.told = c.acked, c.acked-1
+	r.isn, r.serverVal, r.serverWin, r.scale = c.serverISN, c.serverVal, int(c.serverWin), c.scale
 	r.collecting(now)
 	return r
+}
+
+// relay returns a Relay that has what c knows of the client, and nothing of the server.
+func (c *Conn) relay(rto time.Duration) *Relay {
+	base := c.start.clientISN + 1
+	return &Relay{
+		start: c.start, limits: c.limits, inbox: c.inbox, base: base, clientWin: c.clientWin, clientVal: c.clientVal, owned: c.next,
+		first: c.ours, ours: c.ours, lastVal: c.lastVal, sent: base, high: base, firstRTO: rto, rto: rto, took: true,
+	}
 }
 
 // Client returns what the client's numbers lack to those the server knows, for [ShiftClient].
@@ -507,35 +511,11 @@ func (r *Relay) Flush(now time.Time, emit Emit) Event {
 	return r.done()
 }
 
-// replay is Conn.replay for what is released.
+// replay sends what is released, see outbox.replay.
 func (r *Relay) replay(emit Emit, timer bool) (any bool) {
-	acked := max(0, int(int32(r.sent-r.base)))
-	acked = min(acked, r.released)
-	from := max(r.flight, acked)
-	limit := min(r.released, int(int32(r.sent+uint32(r.serverWin)-r.base)))
-	if timer {
-		from, limit = acked, min(r.released, acked+max(1, min(r.mss, r.serverWin)))
-		r.flight, r.flightFIN = acked, false
-	}
-	for from < limit {
-		to := min(from+r.mss, limit)
-		flags := uint8(ACK)
-		if to == r.released {
-			flags |= PSH
-			if r.finOpen {
-				flags |= FIN
-				r.flightFIN = true
-			}
-		}
-		r.toServer(emit, flags, r.base+uint32(from), r.data[from:to])
-		from, any = to, true
-	}
-	r.flight = max(r.flight, from)
-	if r.flight == r.released && r.finOpen && !r.flightFIN {
-		r.flightFIN, any = true, true
-		r.toServer(emit, ACK|FIN, r.base+uint32(r.released), nil)
-	}
-	return any
+	return r.outbox.replay(r.base, r.data[:r.released], r.finOpen, r.sent, r.serverWin, timer, func(flags uint8, seq uint32, payload []byte) {
+		r.toServer(emit, flags, seq, payload)
+	})
 }
 
 func (r *Relay) startTimer(now time.Time) {

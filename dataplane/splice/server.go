@@ -75,15 +75,7 @@ func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
 		mss = 536
 	}
 	c.mss = c.start.segmentSize(mss)
-	c.tr = Translation{Seq: c.ours - (s.Seq + 1)}
-	if c.start.timestamps {
-		// The server's clock goes on where ours stopped.
-		c.tr.Timestamps, c.tr.First = true, o.TSVal
-		c.tr.TS = later(c.lastVal, c.start.cookies.clock(now)) - o.TSVal
-	}
-	if c.start.scaled {
-		c.tr.Shift = int8(c.scale) - int8(c.start.offer.Scale)
-	}
+	c.tr = c.translation(now, s.Seq+1, o.TSVal, o.Scale)
 	c.state = Replaying
 	if c.followed {
 		return Established
@@ -98,36 +90,25 @@ func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
 	return Established
 }
 
-// replay sends the server the data collected as far as its window lets, and reports whether that was anything. A timer's call sends the first
-// segment that is not acknowledged again, at least a byte of it, so that a closed window is probed (RFC 9293, 3.8.6.1); what was sent
-// behind it counts as lost.
+// translation is that of a server whose next byte, clock and window scale are these.
+func (c *Conn) translation(now time.Time, next, val uint32, scale uint8) Translation {
+	tr := Translation{Seq: c.ours - next}
+	if c.start.timestamps {
+		// The server's clock goes on where ours stopped.
+		tr.Timestamps, tr.First = true, val
+		tr.TS = later(c.lastVal, c.start.cookies.clock(now)) - val
+	}
+	if c.start.scaled {
+		tr.Shift = int8(scale) - int8(c.start.offer.Scale)
+	}
+	return tr
+}
+
+// replay sends the server the data collected, see outbox.replay.
 func (c *Conn) replay(emit Emit, timer bool) (any bool) {
-	base := c.start.clientISN + 1
-	acked := min(int(c.sent-base), c.got)
-	from, limit := max(c.flight, acked), min(c.got, acked+int(c.serverWin))
-	if timer {
-		from, limit = acked, min(c.got, acked+max(1, min(c.mss, int(c.serverWin))))
-		c.flight, c.flightFIN = acked, false
-	}
-	for from < limit {
-		to := min(from+c.mss, limit)
-		flags := uint8(ACK)
-		if to == c.got {
-			flags |= PSH
-			if c.fin {
-				flags |= FIN
-				c.flightFIN = true
-			}
-		}
-		c.toServer(emit, flags, base+uint32(from), c.data[from:to])
-		from, any = to, true
-	}
-	c.flight = max(c.flight, from)
-	if c.flight == c.got && c.fin && !c.flightFIN {
-		c.flightFIN, any = true, true
-		c.toServer(emit, ACK|FIN, base+uint32(c.got), nil)
-	}
-	return any
+	return c.outbox.replay(c.start.clientISN+1, c.data[:c.got], c.fin, c.sent, int(c.serverWin), timer, func(flags uint8, seq uint32, payload []byte) {
+		c.toServer(emit, flags, seq, payload)
+	})
 }
 
 func (c *Conn) toServer(emit Emit, flags uint8, seq uint32, payload []byte) {
