@@ -70,20 +70,21 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	if in.admin, err = openAdmin(c.Admin, log, in.handler()); err != nil {
 		return err
 	}
-	if c.Device.Type == afpacketDevice && !opt.noSetup {
-		defer in.quiet.Close()
-		err := in.quiet.set(c.routed())
-		if err != nil {
+	serving := false
+	defer func() {
+		if !serving {
 			in.admin.close()
 		}
-		if errors.Is(err, errPermission) {
+	}()
+	if c.Device.Type == afpacketDevice && !opt.noSetup {
+		defer in.quiet.Close()
+		if err := in.quiet.set(c.routed()); errors.Is(err, errPermission) {
 			return fmt.Errorf("%w; fix: run it as root, or with the capabilities CAP_NET_ADMIN and CAP_NET_RAW", err)
 		} else if err != nil {
 			return err
 		}
 	}
 	if err := c.preflight(); err != nil {
-		in.admin.close()
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -107,32 +108,27 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		}
 	}()
 	if err != nil {
-		in.admin.close()
 		return err
 	}
 	if in.plane, err = dataplane.New(&cfg); err != nil {
-		in.admin.close()
 		return err
 	}
 	defer in.plane.Close()
 	if err := in.newRoster(healthcheck.Config{Logger: log}); err != nil {
-		in.admin.close()
 		return err
 	}
 	if err := in.roster.Set(c.setup()); err != nil {
-		in.admin.close()
 		return err
 	}
 	if in.exporting, err = c.Flows.open(); err != nil {
-		in.admin.close()
 		return err
 	}
 	defer func() { in.exporting.close() }()
 	if err := in.plane.SetFlowExport(in.exporting.config()); err != nil {
-		in.admin.close()
 		return err
 	}
 	in.restore(saved)
+	serving = true
 	background("health checks", in.roster.Run)
 	background("admin", in.admin.run)
 	background("reload", in.watch)
