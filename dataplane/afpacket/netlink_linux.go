@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lbprim/lbprim/internal/sockbuf"
 )
 
 // netlinkSocket hears of changes of links, routes and neighbours, and asks for them.
@@ -40,7 +42,7 @@ func (s *netlinkSocket) open() (err error) {
 		return os.NewSyscallError("netlink socket", err)
 	}
 	s.buf = make([]byte, 1<<16)
-	buffer(s.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, 1<<20)
+	sockbuf.SetReceive(s.fd, 1<<20)
 	const groups = unix.RTMGRP_LINK | unix.RTMGRP_NEIGH | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE
 	if err = unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
 		s.close()

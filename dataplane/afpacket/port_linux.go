@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lbprim/lbprim/internal/sockbuf"
 )
 
 // port is the packet socket of one interface.
@@ -60,8 +62,8 @@ func (p *port) open(c *Config, g *group) error {
 			return fmt.Errorf("afpacket: interface %q: %s: %w", p.name, o.what, err)
 		}
 	}
-	buffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, c.ReceiveBuffer)
-	buffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, c.SendBuffer)
+	sockbuf.SetReceive(fd, c.ReceiveBuffer)
+	sockbuf.SetSend(fd, c.SendBuffer)
 	if !c.NoRing {
 		_ = p.ring.open(fd, c.ReceiveBuffer) // without one, frames are read by system calls
 	}
@@ -179,13 +181,6 @@ func (p *port) lookup() (index uint32, mac net.HardwareAddr, err error) {
 		return 0, nil, fmt.Errorf("link type %d is not Ethernet", family)
 	}
 	return index, append(mac, req.data[2:8]...), nil
-}
-
-// buffer sets a buffer size beyond the system's limit where it may, else up to it.
-func buffer(fd, force, plain, size int) {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
-	}
 }
 
 // refresh looks the interface's hardware address up anew; it may change at any time.

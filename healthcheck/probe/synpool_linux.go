@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/internal/sockbuf"
 )
 
 const (
@@ -115,19 +116,11 @@ func (e *engine) openSYNPool(kind sockKind) (_ *synPool, err error) {
 	if err != nil {
 		return nil, err
 	}
-	setBuffers(fd, poolBuffer)
+	sockbuf.SetSend(fd, poolBuffer)
+	sockbuf.SetReceive(fd, poolBuffer)
 	e.place(p.s)
 	p.s.pool = p
 	return p, nil
-}
-
-// setBuffers has fd hold that much each way, or as much of it as this process may.
-func setBuffers(fd, size int) {
-	for force, plain := range map[int]int{unix.SO_SNDBUFFORCE: unix.SO_SNDBUF, unix.SO_RCVBUFFORCE: unix.SO_RCVBUF} {
-		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
-		}
-	}
 }
 
 func openRaw(v6 bool) (fd int, err error) {
