@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/policy"
 )
 
@@ -45,23 +46,13 @@ func (w *world) delay(t testing.TB, change func(s *dataplane.Service, v6 bool)) 
 func (w *world) digest(t testing.TB, i int, v6 bool, port uint16, n int) {
 	ln, err := w.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port).String())
 	require.NoError(t, err)
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				h := sha256.New()
-				if _, err := io.Copy(h, c); err != nil {
-					return
-				}
-				_, _ = c.Write(append(append([]byte{byte(i)}, h.Sum(nil)...), bytes.Repeat([]byte{'x'}, n)...))
-			}()
+	testenv.Accept(t, ln, func(c net.Conn) {
+		h := sha256.New()
+		if _, err := io.Copy(h, c); err != nil {
+			return
 		}
-	}()
+		_, _ = c.Write(append(append([]byte{byte(i)}, h.Sum(nil)...), bytes.Repeat([]byte{'x'}, n)...))
+	})
 }
 
 // upload sends n bytes in pieces, closes its side, and checks the answer. It returns the server's number.
@@ -285,46 +276,36 @@ func TestManyDelayedConnections(t *testing.T) {
 func (w *world) closer(t testing.TB, i int, v6 bool, port uint16) {
 	ln, err := w.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port).String())
 	require.NoError(t, err)
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
+	testenv.Accept(t, ln, func(c net.Conn) {
+		head := make([]byte, 5)
+		if _, err := io.ReadFull(c, head); err != nil {
+			return
+		}
+		data := make([]byte, binary.BigEndian.Uint32(head[1:]))
+		if head[0] == 2 {
+			_, _ = c.Write([]byte("enough"))
+			_ = c.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, c)
+			return
+		}
+		if _, err := io.ReadFull(c, data); err != nil {
+			return
+		}
+		if head[0] == 0 {
+			if n, err := c.Read(head); n != 0 || !errors.Is(err, io.EOF) {
 				return
 			}
-			go func() {
-				defer c.Close()
-				head := make([]byte, 5)
-				if _, err := io.ReadFull(c, head); err != nil {
-					return
-				}
-				data := make([]byte, binary.BigEndian.Uint32(head[1:]))
-				if head[0] == 2 {
-					_, _ = c.Write([]byte("enough"))
-					_ = c.(*net.TCPConn).CloseWrite()
-					_, _ = io.Copy(io.Discard, c)
-					return
-				}
-				if _, err := io.ReadFull(c, data); err != nil {
-					return
-				}
-				if head[0] == 0 {
-					if n, err := c.Read(head); n != 0 || !errors.Is(err, io.EOF) {
-						return
-					}
-				}
-				_, _ = c.Write(data)
-				switch head[0] {
-				case 1:
-					_ = c.(*net.TCPConn).CloseWrite()
-					_, _ = io.Copy(io.Discard, c)
-				case 3:
-					_, _ = c.Read(head) // the client says that it has the answer
-					_ = c.(*net.TCPConn).SetLinger(0)
-				}
-			}()
 		}
-	}()
+		_, _ = c.Write(data)
+		switch head[0] {
+		case 1:
+			_ = c.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, c)
+		case 3:
+			_, _ = c.Read(head) // the client says that it has the answer
+			_ = c.(*net.TCPConn).SetLinger(0)
+		}
+	})
 }
 
 // closing does a connection with a closer.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/sslpersist"
 )
 
@@ -19,19 +20,9 @@ func goServer(t *testing.T, cfg *tls.Config) (addr string) {
 	t.Helper()
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
 	require.NoError(t, err)
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.WriteString(c, "hello")
-			}()
-		}
-	}()
+	testenv.Accept(t, ln, func(c net.Conn) {
+		_, _ = io.WriteString(c, "hello")
+	})
 	return ln.Addr().String()
 }
 

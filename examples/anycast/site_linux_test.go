@@ -105,20 +105,10 @@ func (s *site) server(t *testing.T, i int) {
 	}
 	l, err := srv.Listen(t.Context(), "tcp", ":7")
 	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				fmt.Fprintf(c, "server %d\n", i)
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	testenv.Accept(t, l, func(c net.Conn) {
+		fmt.Fprintf(c, "server %d\n", i)
+		_, _ = io.Copy(c, c)
+	})
 	s.health(t, i)
 }
 

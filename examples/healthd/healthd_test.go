@@ -42,19 +42,7 @@ func converse(t *testing.T, talk func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				talk(c)
-			}()
-		}
-	}()
+	testenv.Accept(t, l, talk)
 	return l.Addr().String()
 }
 

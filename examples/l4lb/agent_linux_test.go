@@ -3,11 +3,14 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 // agents has an agent on each server, which says what it is told to say.
@@ -18,17 +21,7 @@ func (h *labHosts) agents(t *testing.T, port int) (says [2]*atomic.Value) {
 		says[i].Store("up ready 100%")
 		l, err := s.Listen(t.Context(), "tcp", fmt.Sprintf(":%d", port))
 		require.NoError(t, err)
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = io.WriteString(c, says[i].Load().(string)+"\n")
-				c.Close()
-			}
-		}()
+		testenv.Accept(t, l, func(c net.Conn) { _, _ = io.WriteString(c, says[i].Load().(string)+"\n") })
 	}
 	return says
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 var target = netip.MustParseAddrPort("192.0.2.1:80")
@@ -163,19 +164,7 @@ func listen(t testing.TB, addr string, serve func(net.Conn)) netip.AddrPort {
 	if err != nil {
 		t.Skipf("cannot listen on %s: %v", addr, err)
 	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				serve(c)
-			}()
-		}
-	}()
+	testenv.Accept(t, l, serve)
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/lbprim/lbprim/healthcheck"
 	"github.com/lbprim/lbprim/healthcheck/probe"
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 // certificate makes one for the loopback addresses and "x.example.com", and a pool that
@@ -207,20 +208,10 @@ func TestTLSDialer(t *testing.T) {
 	cert, pool := certificate(t, time.Now().Add(24*time.Hour))
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
 	require.NoError(t, err)
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.WriteString(c, "* OK ready\r\n")
-				io.Copy(io.Discard, c)
-			}()
-		}
-	}()
+	testenv.Accept(t, l, func(c net.Conn) {
+		io.WriteString(c, "* OK ready\r\n")
+		io.Copy(io.Discard, c)
+	})
 	addr := netip.MustParseAddrPort(l.Addr().String())
 	res := probe.IMAP{Dialer: probe.TLSDialer{Config: &tls.Config{RootCAs: pool}}}.Probe(within(t, timeout), addr)
 	require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)

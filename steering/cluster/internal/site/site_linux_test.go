@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -127,16 +128,7 @@ func (s *site) serve(i int) {
 	for _, v6 := range []bool{false, true} {
 		l, err := s.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(addr(v6, serverNet+i, 2), port).String())
 		require.NoError(s.t, err)
-		s.t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go reply(c, byte(i))
-			}
-		}()
+		testenv.Accept(s.t, l, func(c net.Conn) { reply(c, byte(i)) })
 	}
 }
 

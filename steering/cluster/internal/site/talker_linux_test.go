@@ -20,7 +20,6 @@ const (
 
 // reply is the server's side of a connection.
 func reply(c net.Conn, number byte) {
-	defer c.Close()
 	if _, err := c.Write([]byte{number}); err != nil {
 		return
 	}
