@@ -38,7 +38,7 @@ func (r *Relay) Park(emit Emit) Parked {
 // Resume goes on with the connection to a server that was parked, in the place of one to another server. c is what Leave returned.
 func (c *Conn) Resume(now time.Time, p Parked) *Relay {
 	r := c.relay(relayRTO)
-	r.tr, r.client, r.outbox.mss = c.translation(now, p.ack, p.val, p.scale), p.seq-r.base, p.mss
+	r.tr, r.client, r.mss = c.translation(now, p.ack, p.val, p.scale), p.seq-r.base, p.mss
 	r.acked, r.told, r.toldWin = c.ours, c.ours, c.clientWin
 	r.isn, r.serverVal, r.serverWin, r.scale = p.ack-1, p.val, p.win, p.scale
 	r.collecting(now)

@@ -78,7 +78,7 @@ func (c *Conn) Follow() {
 // Relay takes over a connection that was to be followed and is Established now.
 func (c *Conn) Relay(now time.Time) *Relay {
 	r := c.relay(max(2*now.Sub(c.began), relayRTO))
-	r.tr, r.outbox.mss, r.proven = c.tr, c.mss, true
+	r.tr, r.mss, r.proven = c.tr, c.mss, true
 	r.acked, r.told = c.acked, c.acked-1
 	r.isn, r.serverVal, r.serverWin, r.scale = c.serverISN, c.serverVal, int(c.serverWin), c.scale
 	r.collecting(now)
