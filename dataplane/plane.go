@@ -81,7 +81,7 @@ func New(cfg *Config) (*Plane, error) {
 	for _, a := range c.Proxies {
 		p.proxies[a] = true
 	}
-	p.snap.Store(&snapshot{narrow: math.MaxInt})
+	p.snap.Store(&snapshot{narrow: math.MaxInt, labels: func() map[uint32]farmLabel { return nil }})
 	// A tenth of the records may be in limbo at a time.
 	p.slab = newSlab(c.MaxSessions + c.MaxSessions/8 + 64)
 	p.sessions, err = clienttable.New(&clienttable.Config[clienttable.Flow, ref]{

@@ -61,8 +61,8 @@ func (p *Plane) nameOf(id steering.NodeID) string {
 	if n == nil {
 		return ""
 	}
-	service, farm, _ := s.label(n.pool)
-	return service + "\x00" + farm + "\x00" + n.name
+	l := s.labels()[n.pool.no]
+	return l.service + "\x00" + l.farm + "\x00" + n.name
 }
 
 func (p *Plane) byName(name string) (steering.NodeID, bool) {
@@ -77,30 +77,31 @@ func (p *Plane) byName(name string) (steering.NodeID, bool) {
 	return q.ID(parts[2])
 }
 
-// label names a pool for other Planes: by the first service in the alphabet that uses it, and the farm of Delay.Farms that it is there, if any.
-func (s *snapshot) label(q *pool) (service, farm string, ok bool) {
-	better := func(a, b string) {
-		if !ok || a < service || a == service && b < farm {
-			service, farm, ok = a, b, true
-		}
-	}
-	for _, svc := range s.services {
+// farmLabel names a pool for other Planes: by the first service in the alphabet that uses it, and the farm of Delay.Farms that it is there, if any.
+type farmLabel struct{ service, farm string }
+
+// farmLabels returns the labels of pools, by number.
+func farmLabels(services []*service) map[uint32]farmLabel {
+	labels := make(map[uint32]farmLabel)
+	for _, svc := range services {
 		if !svc.live {
 			continue
 		}
-		if svc.pool == q {
-			better(svc.conf.Name, "")
+		add := func(q *pool, farm string) {
+			if l, ok := labels[q.no]; !ok || svc.conf.Name < l.service || svc.conf.Name == l.service && farm < l.farm {
+				labels[q.no] = farmLabel{svc.conf.Name, farm}
+			}
 		}
-		if svc.delay == nil {
-			continue
+		if svc.pool != nil {
+			add(svc.pool, "")
 		}
-		for name, of := range svc.delay.farms {
-			if of == q {
-				better(svc.conf.Name, name)
+		if svc.delay != nil {
+			for name, q := range svc.delay.farms {
+				add(q, name)
 			}
 		}
 	}
-	return service, farm, ok
+	return labels
 }
 
 // farm returns the pool that has a label.
@@ -130,13 +131,8 @@ func (p *Plane) followAssociations() *clienttable.Feed[clienttable.Association, 
 			s := p.snap.Load()
 			var parts [4]string
 			if no, ok := k.Farm(); ok {
-				for _, svc := range s.services {
-					for q := range svc.pools {
-						if q.no == no {
-							parts[0], parts[1], _ = s.label(q)
-						}
-					}
-				}
+				l := s.labels()[no]
+				parts[0], parts[1] = l.service, l.farm
 			}
 			if n := s.byID[steering.NodeID(b.node)]; b.node != 0 && n != nil && int(b.service) < len(s.services) {
 				parts[2], parts[3] = s.services[b.service].conf.Name, n.name
@@ -171,17 +167,5 @@ func (p *Plane) followAssociations() *clienttable.Feed[clienttable.Association, 
 			}
 			return k, binding{uint32(id), f.svc.no}, true
 		},
-	}
-}
-
-// pools iterates over the pools in force of a service.
-func (s *service) pools(yield func(*pool) bool) {
-	if s.pool != nil && !yield(s.pool) || s.delay == nil {
-		return
-	}
-	for _, q := range s.delay.farms {
-		if !yield(q) {
-			return
-		}
 	}
 }
