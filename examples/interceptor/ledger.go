@@ -13,6 +13,8 @@ type ledger struct {
 	phase   int
 	flows   map[flowshare.Flow]*[phases]entry
 	waiting map[flowshare.Flow]chan answer
+	// Sums of all flows.
+	nodes, ways map[string]uint64
 }
 
 // entry is one flow in one phase.
@@ -27,7 +29,7 @@ type answer struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{flows: map[flowshare.Flow]*[phases]entry{}, waiting: map[flowshare.Flow]chan answer{}}
+	return &ledger{flows: map[flowshare.Flow]*[phases]entry{}, waiting: map[flowshare.Flow]chan answer{}, nodes: map[string]uint64{}, ways: map[string]uint64{}}
 }
 
 // at is the entry of a flow in the phase that is on. l.mu is held.
@@ -43,9 +45,18 @@ func (l *ledger) at(f flowshare.Flow) *entry {
 	return &e[l.phase]
 }
 
+// of is what was seen of a flow in every phase. l.mu is held.
+func (l *ledger) of(f *flow) *[phases]entry {
+	if e := l.flows[flowOf(f.packet())]; e != nil {
+		return e
+	}
+	return &[phases]entry{}
+}
+
 func (l *ledger) seen(f flowshare.Flow, node string, from intercept.Side) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.nodes[node]++
 	if from == intercept.LAN || from == intercept.WAN {
 		l.at(f).nodes[from][node]++
 	}
@@ -54,6 +65,7 @@ func (l *ledger) seen(f flowshare.Flow, node string, from intercept.Side) {
 func (l *ledger) arrived(f flowshare.Flow, way string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.ways[way]++
 	l.at(f).ways[way]++
 }
 
@@ -77,6 +89,25 @@ func (l *ledger) wait(f flowshare.Flow) <-chan answer {
 		l.waiting[f] = c
 	}
 	return c
+}
+
+// forget ends the waiting for a flow's answers. What was seen of it stays.
+func (l *ledger) forget(f flowshare.Flow) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting, f)
+}
+
+// sums are the packets at each node and by each way.
+func (l *ledger) sums(nodes, ways []counter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range nodes {
+		nodes[i].Packets = l.nodes[nodes[i].Name]
+	}
+	for i := range ways {
+		ways[i].Packets = l.ways[ways[i].Name]
+	}
 }
 
 func (l *ledger) begin(phase int) {

@@ -40,13 +40,17 @@ type member struct {
 	mu    sync.Mutex
 	flows map[flowshare.Flow]string // which node a flow has
 
+	// What is shown of it, over all its lives.
+	state                                          atomic.Uint32 // an intercept.ClusterState
 	redirected, bypassed, relayed, denied, learned atomic.Uint64
 }
 
 // start joins the cluster and begins to take packets.
 func (m *member) start(ctx context.Context) (err error) {
 	ctx, m.cancel = context.WithCancel(ctx)
+	m.mu.Lock()
 	m.flows = map[flowshare.Flow]string{}
+	m.mu.Unlock()
 	cfg := rules(m.site)
 	if m.engine, err = intercept.New(cfg); err != nil {
 		return err
@@ -55,13 +59,19 @@ func (m *member) start(ctx context.Context) (err error) {
 		return err
 	}
 	settings, advisory := cluster.InterceptSettings(cfg)
+	engine := m.engine
+	m.state.Store(uint32(intercept.Steady))
 	c := &cluster.Config{
 		Name: "interceptor", Node: balancerName(m.number), Bind: netip.AddrPortFrom(m.host.Addr, portCluster), Network: m.host,
 		Keys: [][]byte{[]byte("of this demonstration, only 1234")}, Topology: cluster.Quad, AllowFailure: cfg.AllowFailure,
-		Settings: settings, Advisory: advisory, OnState: m.engine.SetCluster, Logger: slog.New(slog.DiscardHandler),
+		Settings: settings, Advisory: advisory, Logger: slog.New(slog.DiscardHandler),
+		OnState: func(st intercept.ClusterState) {
+			engine.SetCluster(st)
+			m.state.Store(uint32(st))
+		},
 	}
 	for i := range balancers {
-		c.Members = append(c.Members, cluster.Peer{Name: balancerName(i), Pair: [...]string{"east", "west"}[i/2]})
+		c.Members = append(c.Members, cluster.Peer{Name: balancerName(i), Pair: links[i/2]})
 		if i != m.number {
 			c.Join = append(c.Join, netip.AddrPortFrom(m.site.hosts[i].Addr, portCluster))
 		}

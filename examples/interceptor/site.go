@@ -41,6 +41,8 @@ const (
 
 var uplinks = [gateways]string{"mpls", "internet"}
 
+var links = [balancers / 2]string{"east", "west"}
+
 func balancerName(i int) string { return fmt.Sprintf("b%d", i+1) }
 func nodeName(i int) string     { return fmt.Sprintf("n%d", i+1) }
 

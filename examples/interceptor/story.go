@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"sync"
 	"time"
@@ -57,7 +56,8 @@ type phase struct {
 
 const phases = 8
 
-func story() [phases]phase {
+// acts are all that happens.
+func acts() [phases]phase {
 	crash := func(numbers ...int) func(context.Context, *site) error {
 		return func(_ context.Context, s *site) error {
 			for _, i := range numbers {
@@ -96,14 +96,29 @@ type options struct {
 	loopback    bool          // hosts are addresses of the machine itself
 	lonely      bool          // balancers share no flows
 	packets     int           // of each flow in each phase
+	every       time.Duration // least length of an act
 	firstAnswer time.Duration // of a flow
 	patience    time.Duration // for everything
 }
 
-// tell plays the story, and returns what was untrue of it.
-func tell(ctx context.Context, o options, out io.Writer) (untrue []string, err error) {
+// story is the site, what is done to it, and what is shown of it.
+type story struct {
+	*site
+	opt   options
+	begun time.Time
+	chat  *chatter
+
+	mu      sync.Mutex
+	show    display
+	act     int // counted from 1
+	current phase
+	waiting string // for what balancers do not know yet
+}
+
+// tell plays the story, and returns what was found of it.
+func tell(ctx context.Context, o options, show display) (r *report, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &site{ledger: newLedger()}
+	s := &story{site: &site{ledger: newLedger()}, opt: o, show: show, begun: time.Now()}
 	var close func() error
 	if o.loopback {
 		s.hosts, close = lab.Loopback(hosts), func() error { return nil }
@@ -117,7 +132,7 @@ func tell(ctx context.Context, o options, out io.Writer) (untrue []string, err e
 		err = errors.Join(err, close())
 	}()
 	for i := range s.members {
-		s.members[i] = &member{site: s, number: i, host: s.hosts[i], lonely: o.lonely}
+		s.members[i] = &member{site: s.site, number: i, host: s.hosts[i], lonely: o.lonely}
 	}
 	if err := s.start(ctx, o.firstAnswer); err != nil {
 		return nil, err
@@ -127,6 +142,7 @@ func tell(ctx context.Context, o options, out io.Writer) (untrue []string, err e
 		return nil, err
 	}
 	defer lan.Close()
+	s.chat = &chatter{site: s.site, lan: lan, opt: o}
 	for _, m := range s.members {
 		if err := m.start(ctx); err != nil {
 			return nil, err
@@ -137,28 +153,111 @@ func tell(ctx context.Context, o options, out io.Writer) (untrue []string, err e
 			}
 		}()
 	}
+	return s.play(ctx, lan)
+}
+
+// play plays all acts.
+func (s *story) play(ctx context.Context, lan outlet) (*report, error) {
+	beside, end := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end()
+	wg.Go(func() { s.draw(beside) })
+	var talking sync.WaitGroup
+	talked, hush := context.WithCancel(ctx)
+	defer talking.Wait()
+	defer hush()
 	var flows []*flow
-	for i, p := range story() {
-		fmt.Fprintf(out, "\n%d. %s\n", i+1, p.title)
+	for i, p := range acts() {
+		s.mu.Lock()
+		s.act, s.current = i+1, p
+		s.mu.Unlock()
+		s.say(fmt.Sprintf("%d. %s", i+1, p.title))
+		begun := time.Now()
 		if p.change != nil {
-			if err := p.change(ctx, s); err != nil {
+			if err := p.change(ctx, s.site); err != nil {
 				return nil, err
 			}
 		}
-		begun := time.Now()
-		if err := s.settle(ctx, p, o.patience); err != nil {
+		if err := s.settle(ctx, p); err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(out, "   every balancer knows after %v\n", time.Since(begun).Round(100*time.Millisecond))
+		s.say(fmt.Sprintf("   every balancer knows after %v", time.Since(begun).Round(100*time.Millisecond)))
 		s.ledger.begin(i)
+		s.chat.act.Store(int64(i))
+		if i == 0 {
+			talking.Go(func() { s.chat.run(talked) })
+		}
 		flows = append(flows, newFlows(i)...)
-		s.talk(ctx, lan, flows, o)
-		s.table(out)
-		if ctx.Err() != nil {
+		s.talk(ctx, lan, flows, s.opt)
+		select {
+		case <-ctx.Done():
 			return nil, ctx.Err()
+		case <-time.After(time.Until(begun.Add(s.opt.every))):
+		}
+		s.over()
+	}
+	hush()
+	talking.Wait()
+	return verify(s.ledger, flows, s.chat), nil
+}
+
+// say and frame are for several goroutines; the display sees one at a time.
+func (s *story) say(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.show.event(time.Since(s.begun), text)
+}
+
+// draw shows how things stand, a few times a second.
+func (s *story) draw(ctx context.Context) {
+	t := time.NewTicker(250 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.mu.Lock()
+			s.show.frame(s.frame())
+			s.mu.Unlock()
 		}
 	}
-	return verify(s.ledger, flows, out), nil
+}
+
+// over shows how things stand at the end of an act.
+func (s *story) over() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.frame()
+	f.Over = true
+	s.show.frame(f)
+}
+
+// frame is how things stand. s.mu is held.
+func (s *story) frame() *frame {
+	f := &frame{Seconds: time.Since(s.begun).Seconds(), Act: s.act, Title: s.current.title, Waiting: s.waiting}
+	for i, m := range s.members {
+		r := balancerRow{
+			Name: balancerName(i), Link: links[i/2], State: "down", Redirected: m.redirected.Load(), Bypassed: m.bypassed.Load(),
+			Relayed: m.relayed.Load(), Denied: m.denied.Load(), Learned: m.learned.Load(),
+		}
+		if m.alive.Load() {
+			r.State = intercept.ClusterState(m.state.Load()).String()
+		}
+		f.Balancers = append(f.Balancers, r)
+	}
+	for i := range nodes {
+		f.Nodes = append(f.Nodes, counter{Name: nodeName(i)})
+	}
+	for i, name := range uplinks {
+		f.Ways = append(f.Ways, counter{Name: name, Down: !s.up[i].Load()})
+	}
+	f.Ways = append(f.Ways, counter{Name: wayBalancer}, counter{Name: wayCable})
+	s.ledger.sums(f.Nodes, f.Ways)
+	answered, longest := s.chat.status()
+	f.Answered, f.Longest = answered, longest.Seconds()
+	return f
 }
 
 // newFlows are flows of every kind, in both families and over both links.
@@ -196,11 +295,17 @@ func (s *site) talk(ctx context.Context, lan outlet, flows []*flow, o options) {
 	wg.Wait()
 }
 
+// packet is what was said last on the flow.
+func (f *flow) packet() packet {
+	p := packet{src: f.src, dst: f.dst, tcp: f.kind != dns && f.kind != ntp, seq: f.said}
+	p.syn = p.tcp && f.said == 1
+	return p
+}
+
 // say sends one packet, again and again as TCP would, until it is answered.
 func (s *site) say(ctx context.Context, lan outlet, f *flow, o options) error {
 	f.said++
-	p := packet{src: f.src, dst: f.dst, tcp: f.kind != dns && f.kind != ntp, syn: f.said == 1, seq: f.said}
-	p.syn = p.syn && p.tcp
+	p := f.packet()
 	b, err := p.bytes()
 	if err != nil {
 		return err
@@ -229,15 +334,18 @@ func (s *site) say(ctx context.Context, lan outlet, f *flow, o options) error {
 }
 
 // settle waits until all balancers that are up know what is down.
-func (s *site) settle(ctx context.Context, p phase, patience time.Duration) error {
-	end := time.Now().Add(patience)
+func (s *story) settle(ctx context.Context, p phase) error {
+	end := time.Now().Add(s.opt.patience)
 	for {
 		why := s.unsettled(p)
+		s.mu.Lock()
+		s.waiting = why
+		s.mu.Unlock()
 		if why == "" {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%s: not settled after %v: %s", p.title, patience, why)
+			return fmt.Errorf("%s: not settled after %v: %s", p.title, s.opt.patience, why)
 		}
 		select {
 		case <-ctx.Done():
@@ -282,16 +390,4 @@ func (s *site) unsettled(p phase) string {
 		return "flows are still being shared"
 	}
 	return ""
-}
-
-// table shows what the balancers did so far.
-func (s *site) table(out io.Writer) {
-	fmt.Fprintf(out, "   %-4s %-20s %10s %9s %8s %7s %8s\n", "", "cluster", "redirected", "bypassed", "relayed", "denied", "learned")
-	for i, m := range s.members {
-		state := "down"
-		if m.alive.Load() {
-			state = m.cluster.State().String()
-		}
-		fmt.Fprintf(out, "   %-4s %-20s %10d %9d %8d %7d %8d\n", balancerName(i), state, m.redirected.Load(), m.bypassed.Load(), m.relayed.Load(), m.denied.Load(), m.learned.Load())
-	}
 }

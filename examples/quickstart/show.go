@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/lbprim/lbprim/examples/internal/term"
 )
 
 // display shows the story while it goes on.
@@ -50,8 +50,8 @@ type tables struct {
 
 // newDisplay draws on a terminal that is large enough, and else writes plain lines.
 func newDisplay(w io.Writer) display {
-	if columns, rows, ok := terminal(w); ok && columns >= 60 && rows > screenHeight {
-		return &screen{w: w}
+	if columns, rows, ok := term.Size(w); ok && columns >= 60 && rows > screenHeight {
+		return &screen{w: w, on: term.Screen{W: w}}
 	}
 	return &lines{w: w}
 }
@@ -96,7 +96,8 @@ const (
 type screen struct {
 	w      io.Writer
 	events []string
-	drawn  int // lines on the screen that are ours
+	on     term.Screen
+	begun  bool
 	now    frame
 }
 
@@ -105,42 +106,31 @@ func (s *screen) event(at time.Duration, text string) {
 	if len(s.events) > latestEvents {
 		s.events = s.events[1:]
 	}
-	if s.drawn > 0 {
+	if s.begun {
 		s.draw()
 	}
 }
 
 func (s *screen) frame(f frame) {
-	s.now = f
+	s.now, s.begun = f, true
 	s.draw()
 }
 
 func (s *screen) draw() {
-	columns, _, ok := terminal(s.w)
+	columns, _, ok := term.Size(s.w)
 	if !ok {
 		columns = 80
 	}
-	out := bufio.NewWriter(s.w)
-	defer func() { _ = out.Flush() }()
-	if s.drawn > 0 {
-		fmt.Fprintf(out, "\x1b[%dA", s.drawn)
-	} else {
-		fmt.Fprint(out, "\x1b[?25l") // no cursor jumping about
-	}
-	text := s.text(columns)
-	for _, line := range text {
-		fmt.Fprintf(out, "%s\x1b[K\n", clip(line, columns-1))
-	}
-	s.drawn = len(text)
+	s.on.Draw(s.text(columns))
 }
 
 // text is the screen's lines, always as many.
 func (s *screen) text(columns int) (out []string) {
 	f := s.now
-	out = append(out, fmt.Sprintf("%4.1fs of %.0fs  %s  %s", f.at.Seconds(), f.end.Seconds(), bar(f.at.Seconds()/f.end.Seconds(), 20), f.phase), "")
+	out = append(out, fmt.Sprintf("%4.1fs of %.0fs  %s  %s", f.at.Seconds(), f.end.Seconds(), term.Bar(f.at.Seconds()/f.end.Seconds(), 20), f.phase), "")
 	out = append(out, "server    weight   share                         wanted   conns   open   health")
 	for _, r := range f.rows {
-		out = append(out, fmt.Sprintf("%-9s %6d  %5.1f%%  %s  %5.1f%%  %6d  %5d   %s", r.Server, r.Weight, 100*r.Share, bar(r.Share, max(8, min(20, columns-60))), 100*r.Wanted, r.Connections, r.Open, r.State))
+		out = append(out, fmt.Sprintf("%-9s %6d  %5.1f%%  %s  %5.1f%%  %6d  %5d   %s", r.Server, r.Weight, 100*r.Share, term.Bar(r.Share, max(8, min(20, columns-60))), 100*r.Wanted, r.Connections, r.Open, r.State))
 	}
 	out = append(out, fmt.Sprintf("%.0f packets/s   %d sessions   %d associations   %d failed requests", f.packets, f.tables.Sessions, f.tables.Associations, f.failed), "")
 	out = append(out, s.events...)
@@ -151,21 +141,6 @@ func (s *screen) text(columns int) (out []string) {
 }
 
 func (s *screen) close() {
-	if s.drawn > 0 {
-		fmt.Fprint(s.w, "\x1b[?25h\n")
-	}
-	s.drawn, s.now = 0, frame{}
-}
-
-func bar(part float64, width int) string {
-	n := max(0, min(width, int(part*float64(width)+0.5)))
-	return strings.Repeat("#", n) + strings.Repeat(".", width-n)
-}
-
-// clip cuts a line so that it does not wrap.
-func clip(line string, columns int) string {
-	if utf8.RuneCountInString(line) <= columns {
-		return line
-	}
-	return string([]rune(line)[:max(0, columns)])
+	s.on.Close()
+	s.begun, s.now = false, frame{}
 }

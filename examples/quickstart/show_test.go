@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/examples/internal/term"
 )
 
 func someFrame(at time.Duration) frame {
@@ -19,7 +21,7 @@ func someFrame(at time.Duration) frame {
 
 func TestScreenFitsAndStays(t *testing.T) {
 	var out bytes.Buffer
-	s := &screen{w: &out}
+	s := &screen{w: &out, on: term.Screen{W: &out}}
 	s.event(0, "before the first frame")
 	require.Empty(t, out.String())
 	for i := range 20 {
@@ -34,7 +36,7 @@ func TestScreenFitsAndStays(t *testing.T) {
 	s.close()
 	require.True(t, strings.HasSuffix(out.String(), "\x1b[?25h\n"), "the cursor is back")
 	for _, line := range strings.Split(out.String(), "\n") {
-		plain := strings.NewReplacer("\x1b[K", "", "\x1b[?25l", "", "\x1b[?25h", "", "\x1b[18A", "").Replace(line)
+		plain := strings.NewReplacer("\x1b[K", "", "\x1b[J", "", "\x1b[?25l", "", "\x1b[?25h", "", "\x1b[18A", "").Replace(line)
 		require.LessOrEqual(t, len(plain), 79, "%q", plain)
 	}
 }
@@ -50,12 +52,4 @@ func TestLinesArePlain(t *testing.T) {
 	require.NotContains(t, out.String(), "\x1b")
 	require.Equal(t, "  1.5s  something happened\n", out.String()[:strings.Index(out.String(), "\n")+1])
 	require.Equal(t, 3, strings.Count(out.String(), "\n"), "one line a second")
-}
-
-func TestClip(t *testing.T) {
-	require.Equal(t, "äöü", clip("äöüx", 3))
-	require.Equal(t, "", clip("abc", 0))
-	require.Equal(t, "##..", bar(0.5, 4))
-	require.Equal(t, "####", bar(7, 4))
-	require.Equal(t, "....", bar(-1, 4))
 }

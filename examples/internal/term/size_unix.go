@@ -1,6 +1,6 @@
 //go:build linux || darwin || freebsd || netbsd || openbsd
 
-package main
+package term
 
 import (
 	"io"
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal reports whether w is a terminal one can draw on, and its size now.
-func terminal(w io.Writer) (columns, rows int, ok bool) {
+// Size reports whether w is a terminal one can draw on, and its size now.
+func Size(w io.Writer) (columns, rows int, ok bool) {
 	f, isFile := w.(*os.File)
 	if !isFile || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "" {
 		return 0, 0, false
