@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/steering"
 )
 
@@ -56,12 +54,12 @@ func (in *instance) announce(now time.Time) (next time.Time) {
 			if in.ending {
 				why = "ending"
 			}
-			in.tell(v, false, why)
+			_ = in.tell(v, false, why) // it is tried again
 		default:
 			if r.suppressed {
 				why += fmt.Sprintf("; withdrawn too often: penalty %.0f, reused below %.0f", r.decayed(rules, now), rules.reuse)
 			}
-			in.tell(v, r.announced, why)
+			_ = in.tell(v, r.announced, why)
 		}
 	}
 	return next
@@ -98,7 +96,7 @@ func (in *instance) usable(farm string) (n int) {
 }
 
 // tell announces or withdraws v if routers were told otherwise. in.mu is held.
-func (in *instance) tell(v *vip, announce bool, why string) {
+func (in *instance) tell(v *vip, announce bool, why string) error {
 	p := v.Address.Prefix
 	in.why[p] = why
 	was, now := in.told[p], ""
@@ -106,7 +104,7 @@ func (in *instance) tell(v *vip, announce bool, why string) {
 		now = v.key()
 	}
 	if was == now {
-		return
+		return nil
 	}
 	err := error(nil)
 	if announce {
@@ -115,8 +113,8 @@ func (in *instance) tell(v *vip, announce bool, why string) {
 		err = in.speaker.withdraw(p)
 	}
 	if err != nil {
-		in.log.Error("not told to routers", "vip", p, "err", err) // and tried again
-		return
+		in.log.Error("not told to routers", "vip", p, "err", err)
+		return err
 	}
 	in.told[p] = now
 	switch {
@@ -127,6 +125,7 @@ func (in *instance) tell(v *vip, announce bool, why string) {
 	default:
 		in.log.Info("announced anew", "vip", p)
 	}
+	return nil
 }
 
 // key tells announcements of an address apart.
@@ -140,16 +139,4 @@ func (in *instance) withdrawAll() {
 	in.ending = true
 	in.mu.Unlock()
 	in.announce(time.Now())
-}
-
-// forget withdraws the addresses that are not in vips. in.mu is held.
-func (in *instance) forget(vips []*vip) {
-	for p := range in.told {
-		if !slices.ContainsFunc(vips, func(v *vip) bool { return v.Address.Prefix == p }) {
-			in.tell(&vip{Address: conf.Prefix{Prefix: p}}, false, "no longer configured")
-			delete(in.told, p)
-			delete(in.routes, p)
-			delete(in.why, p)
-		}
-	}
 }

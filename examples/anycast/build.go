@@ -29,10 +29,25 @@ func newPools(ids *steering.IDs) *pools {
 	return &pools{ids: ids, byFarm: map[string]*steering.Pool{}}
 }
 
+// up are the names of the nodes that are up.
+func (ps *pools) up() map[string]bool {
+	names := map[string]bool{}
+	for _, pool := range ps.byFarm {
+		for _, st := range pool.All() {
+			if st.Up {
+				names[st.Node.Name] = true
+			}
+		}
+	}
+	return names
+}
+
 // nodeName is what the library calls a node: farms may use one name for different nodes.
 func nodeName(farm, node string) string { return farm + "/" + node }
 
 func (fm *farm) forward() dataplane.Forward { return or(fm.Forward, dataplane.Tunnelled) }
+
+func (fm *farm) family() family { return familyOf(fm.Nodes[0].Address.Addr()) }
 
 func (fm *farm) metric() steering.Metric { return or(fm.Metric, steering.Maglev) }
 

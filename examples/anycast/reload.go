@@ -3,6 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/lbprim/lbprim/examples/internal/conf"
+	"github.com/lbprim/lbprim/steering"
 )
 
 // reload puts the file in force without disturbing a session, or changes nothing.
@@ -13,37 +18,127 @@ func (in *instance) reload() error {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	return in.apply(c)
+}
+
+// apply puts c in force, or nothing of it. in.mu is held.
+func (in *instance) apply(c *config) error {
 	if err := in.mayBecome(c); err != nil {
 		return err
 	}
-	// Addresses that go are withdrawn while they are still served, and those that come are announced once they are.
-	in.forget(c.VIPs)
-	next := newPools(in.pools.ids)
-	for name, fm := range c.Farms {
-		pool := in.pools.byFarm[name]
-		if pool == nil {
-			continue
-		}
-		if was := in.conf.Farms[name]; was.metric() != fm.metric() || (was.Check == nil) != (fm.Check == nil) {
-			if _, err := pool.Reconfigure(fm.config(c.Seed, in.pools.ids), fm.nodes(name)...); err != nil {
-				return fmt.Errorf("farm %s: %w", name, err)
-			}
-		}
-		if err := in.plane.SetNodes(pool, fm.nodes(name)...); err != nil {
-			return fmt.Errorf("farm %s: %w", name, err)
-		}
-		next.byFarm[name] = pool
-	}
-	table, err := c.compile(next)
+	steps, commit, err := in.steps(c)
 	if err != nil {
 		return err
 	}
-	if err := in.plane.Apply(table); err != nil {
+	if err := conf.Transact(steps); err != nil {
+		in.look()
 		return err
 	}
-	in.conf, in.pools = c, next
-	in.look()
-	return errors.Join(in.speaker.setPeers(c.BGP.Peers), in.monitor.Set(c.checks()...))
+	commit()
+	return nil
+}
+
+// steps is the way from the configuration in force to c: first what others may refuse, then what costs nobody a session, and at last the nodes,
+// since the sessions of a node that is taken away are gone. commit ends it and cannot fail. in.mu is held.
+func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err error) {
+	old, next := in.conf, newPools(in.pools.ids)
+	for name, fm := range c.Farms {
+		// A pool has nodes of one family.
+		if was := old.Farms[name]; was != nil && was.family() == fm.family() {
+			next.byFarm[name] = in.pools.byFarm[name]
+		}
+	}
+	kept := maps.Clone(next.byFarm)
+	table, err := c.compile(next)
+	if err != nil {
+		return nil, nil, err
+	}
+	was := in.table
+	gone, told := in.gone(c.VIPs), maps.Clone(in.told)
+	steps = []conf.Step{
+		{Name: "the routers", Do: func() error { return in.speaker.setPeers(c.BGP.Peers) }, Undo: func() error { return in.speaker.setPeers(old.BGP.Peers) }},
+		// Addresses that go are withdrawn while they are still served, and those that come are announced once they are.
+		{Name: "the withdrawals", Do: func() error {
+			for _, v := range gone {
+				if err := in.tell(v, false, "no longer configured"); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, Undo: func() (err error) {
+			for _, v := range gone {
+				if told[v.Address.Prefix] != "" {
+					err = errors.Join(err, in.tell(v, true, "as before"))
+				}
+			}
+			return err
+		}},
+		{Name: "the policies", Do: func() error { return in.plane.Apply(table) }, Undo: func() error { return in.plane.Apply(was) }},
+	}
+	up := in.pools.up()
+	for _, name := range slices.Sorted(maps.Keys(kept)) {
+		pool, fm, before := kept[name], c.Farms[name], old.Farms[name]
+		set := func(to *farm, seed uint64) error {
+			if _, err := pool.Reconfigure(to.config(seed, in.pools.ids), to.nodes(name)...); err != nil {
+				return fmt.Errorf("farm %s: %w", name, err)
+			}
+			if err := in.plane.SetNodes(pool, to.nodes(name)...); err != nil {
+				return fmt.Errorf("farm %s: %w", name, err)
+			}
+			return nil
+		}
+		if *fm.config(0, nil) != *before.config(0, nil) || !slices.Equal(fm.nodes(name), before.nodes(name)) {
+			steps = append(steps, conf.Step{Name: "farm " + name, Do: func() error { return set(fm, c.Seed) }, Undo: func() error {
+				err := set(before, old.Seed)
+				in.setUp(before.nodes(name), up) // those that are back begin anew
+				return err
+			}})
+		}
+	}
+	steps = append(steps, conf.Step{Name: "the checks", Do: func() error {
+		if err := in.monitor.Set(c.checks()...); err != nil {
+			return err
+		}
+		for name, fm := range c.Farms {
+			if fm.Check == nil { // nobody would find them up again
+				in.setUp(fm.nodes(name), nil)
+			}
+		}
+		return nil
+	}, Undo: func() error {
+		err := in.monitor.Set(old.checks()...)
+		for name, fm := range old.Farms {
+			in.setUp(fm.nodes(name), up)
+		}
+		return err
+	}})
+	return steps, func() {
+		in.conf, in.pools, in.table = c, next, table
+		for _, v := range gone {
+			p := v.Address.Prefix
+			delete(in.told, p)
+			delete(in.routes, p)
+			delete(in.why, p)
+		}
+		in.look()
+	}, nil
+}
+
+// setUp says of nodes whether they are up: all of them if known is nil.
+func (in *instance) setUp(nodes []steering.Node, known map[string]bool) {
+	for _, n := range nodes {
+		in.plane.SetUp(n.Name, known == nil || known[n.Name])
+	}
+}
+
+// gone lists the addresses in force that are not in vips. in.mu is held.
+func (in *instance) gone(vips []*vip) (gone []*vip) {
+	for _, was := range in.conf.VIPs {
+		if !slices.ContainsFunc(vips, func(v *vip) bool { return v.Address == was.Address }) {
+			gone = append(gone, was)
+		}
+	}
+	return gone
 }
 
 // mayBecome says what cannot change while running. in.mu is held.

@@ -14,6 +14,7 @@ import (
 	"github.com/lbprim/lbprim/dataplane/tun"
 	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/policy"
 )
 
 // instance is a running balancer.
@@ -29,6 +30,7 @@ type instance struct {
 	mu     sync.Mutex
 	conf   *config
 	pools  *pools
+	table  *policy.Table[*dataplane.Service]
 	ending bool
 	routes map[netip.Prefix]*route
 	told   map[netip.Prefix]string // what routers were told of each address
@@ -45,8 +47,7 @@ func run(ctx context.Context, hurry <-chan os.Signal, file string, log *slog.Log
 		file: file, log: log, conf: c, pools: newPools(nil), networks: c.networks(), poke: make(chan struct{}, 1),
 		routes: map[netip.Prefix]*route{}, told: map[netip.Prefix]string{}, why: map[netip.Prefix]string{},
 	}
-	table, err := c.compile(in.pools)
-	if err != nil {
+	if in.table, err = c.compile(in.pools); err != nil {
 		return err
 	}
 	t := tun.Config{Name: c.Device.Name, MTU: c.Device.MTU, Routes: in.networks, Divert: c.Device.Interfaces, QueueLen: 5000}
@@ -60,7 +61,7 @@ func run(ctx context.Context, hurry <-chan os.Signal, file string, log *slog.Log
 	if err != nil {
 		return err
 	}
-	cfg := dataplane.Config{Policies: table, Addrs: c.Source, Seed: c.Seed, MaxSessions: c.Sessions, Logger: log}
+	cfg := dataplane.Config{Policies: in.table, Addrs: c.Source, Seed: c.Seed, MaxSessions: c.Sessions, Logger: log}
 	for _, q := range queues {
 		defer q.Close()
 		cfg.Devices = append(cfg.Devices, q)

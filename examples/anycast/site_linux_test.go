@@ -173,6 +173,7 @@ func (s *site) start(t *testing.T, ns *netns.Namespace, name string, args ...str
 	p := rig.Start(t, ns, nil, name, args...)
 	t.Cleanup(func() {
 		p.End()
+		p.Races(t)
 		if t.Failed() {
 			t.Logf("%s:\n%v", filepath.Base(name), p.Log)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -135,6 +136,14 @@ func Start(t testing.TB, ns *netns.Namespace, log *Log, name string, args ...str
 	return p
 }
 
+// Races fails the test if the race detector has found anything in the program.
+func (p *Process) Races(t testing.TB) {
+	t.Helper()
+	if strings.Contains(p.Log.String(), "WARNING: DATA RACE") {
+		t.Errorf("the program races:\n%v", p.Log)
+	}
+}
+
 // End kills the program if it has not ended, even one that is stopped.
 func (p *Process) End() {
 	_ = p.Signal(syscall.SIGCONT)
@@ -154,10 +163,15 @@ func (p *Process) Stop(patience time.Duration) error {
 	}
 }
 
-// Build compiles the program of the current folder into dir.
+// Build compiles the program of the current folder into dir: with the race detector if the environment variable LBPRIM_RACE is set. What the
+// detector finds is in the program's log: see Races.
 func Build(dir, name string) (bin string, err error) {
 	bin = dir + string(os.PathSeparator) + name
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+	args := []string{"build", "-o", bin}
+	if os.Getenv("LBPRIM_RACE") != "" {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w: %s", err, out)
 	}
 	return bin, nil
