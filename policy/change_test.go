@@ -171,3 +171,43 @@ func TestGrowing(t *testing.T) {
 		require.Equal(t, i%2 == 1, table.OwnsVIP(vip(i)))
 	}
 }
+
+// TestColliding adds two VIPs for which no places can be found in the second of two shards, after the first has been changed.
+func TestColliding(t *testing.T) {
+	rule := func(vip string, v int) Rule[int] {
+		return Rule[int]{Name: vip, Match: Match{Dst: netip.PrefixFrom(netip.MustParseAddr(vip), 32)}, Value: v}
+	}
+	var old, rules []Rule[int]
+	for i := range 40 {
+		old = append(old, rule(fmt.Sprintf("192.0.2.%d", i), i))
+	}
+	table, err := Compile(nil, old...)
+	require.NoError(t, err)
+	require.Zero(t, table.live[0][v4-1].seed)
+	for i := 20; i < 60; i++ {
+		rules = append(rules, rule(fmt.Sprintf("192.0.2.%d", i), 100+i))
+	}
+	// The hashes of these differ in nothing that tells places apart.
+	rules = append(rules, rule("10.0.3.130", 1), rule("13.24.210.168", 2))
+	next, err := table.Replace(rules...)
+	require.NoError(t, err)
+	require.NotZero(t, next.live[0][v4-1].seed, "the table is built with another seed")
+	for at, want := range map[*Table[int]][]Rule[int]{table: old, next: append(slices.Clone(old[:20]), rules...)} {
+		require.Equal(t, len(want), at.Len())
+		n := 0
+		for range at.All() {
+			n++
+		}
+		require.Equal(t, len(want), n)
+		for _, r := range want {
+			v, ok := at.Lookup(Packet{Src: netip.MustParseAddrPort("192.0.2.1:1"), Dst: netip.AddrPortFrom(r.Match.Dst.Addr(), 80), Protocol: 6})
+			require.True(t, ok, r.Name)
+			require.Equal(t, r.Value, v)
+		}
+	}
+	require.False(t, table.OwnsVIP(netip.MustParseAddr("10.0.3.130")))
+	none, err := next.Without("10.0.3.130", "192.0.2.1", "192.0.2.59")
+	require.NoError(t, err)
+	require.True(t, none.OwnsVIP(netip.MustParseAddr("13.24.210.168")))
+	require.Equal(t, len(old)+len(rules)-20-3, none.Len())
+}

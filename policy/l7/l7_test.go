@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 func compile(t testing.TB, cfg *Config, rules ...Rule) *Policy {
@@ -283,4 +284,23 @@ func TestText(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, text, string(out))
 	compile(t, nil, rules...)
+
+	// YAML takes what JSON is, and what it writes comes back.
+	var read, back []Rule
+	require.NoError(t, yaml.Unmarshal([]byte(text), &read))
+	require.Equal(t, rules, read)
+	for i := range 12 {
+		read = append(read, Rule{Index: 3 + i, Name: "n", First: Method{Kind: Kind(i), Key: "k: #", Value: "*\n'x\"", In: Part(i % 3)},
+			Second: Method{Kind: Kind(11 - i)}, Action: Action{Do: Do(i % 5), Code: i}})
+	}
+	out, err = yaml.Marshal(read)
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(out, &back))
+	require.Equal(t, read, back, "%s", out)
+	back = nil
+	out, err = json.Marshal(read)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(out, &back))
+	require.Equal(t, read, back, "%s", out)
+	require.ErrorIs(t, yaml.Unmarshal([]byte(`[{index: 1, first: {kind: hots}}]`), &back), ErrInvalid)
 }
