@@ -131,7 +131,7 @@ func family(v4 bool) string {
 }
 
 func TestComparePeers(t *testing.T) {
-	for _, n := range []int{1000, 100_000} {
+	for _, n := range sizes(10, 1000, 100_000, 1_000_000) {
 		for _, v4 := range []bool{true, false} {
 			for _, withClients := range []bool{true, false} {
 				rules := rulesOf(n, v4, withClients)
