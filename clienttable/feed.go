@@ -28,6 +28,12 @@ type Feed[K comparable, V any] struct {
 	Name func(k K, v V) string
 	Bind func(k K, v V, name string) (K, V, bool)
 
+	// Prefer says of two values of an entry whether the one that is told there is to take the place of the one here. It must come to the same
+	// everywhere, or members that follow each other do not agree: so it should go by when values were made, which they say themselves, and in
+	// a tie by something else. It may be called by several goroutines at once. Default: what is told last wins, and in a snapshot what is
+	// here.
+	Prefer func(k K, here, there V) bool
+
 	mu   sync.Mutex
 	echo map[uint64]bool // numbers of changes that Apply made
 	buf  []Change[K, V]
@@ -150,14 +156,54 @@ func (f *Feed[K, V]) Apply(b []byte) error {
 	return f.apply(changes)
 }
 
-func (f *Feed[K, V]) apply(changes []Change[K, V]) error {
+func (f *Feed[K, V]) apply(changes []Change[K, V]) (first error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.Table
-	before := t.Seq()
-	err := t.Apply(time.Now(), changes...)
-	f.remember(before, t.Seq(), changes)
-	return err
+	most := len(changes) + 1
+	if t.log != nil { // only what the log still has can be told from changes of this table's own
+		most = max(len(t.log.ring)/2, 1)
+	}
+	for part := range slices.Chunk(changes, most) {
+		before := t.Seq()
+		var err error
+		if f.Prefer == nil {
+			err = t.Apply(time.Now(), part...)
+		} else {
+			err = f.merge(time.Now(), part)
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+		f.remember(before, t.Seq(), part)
+	}
+	return first
+}
+
+// merge is Table.Apply for those changes that are preferred to what is here.
+func (f *Feed[K, V]) merge(now time.Time, changes []Change[K, V]) (first error) {
+	t := f.Table
+	for i := range changes {
+		c := &changes[i]
+		if c.Op == Removed {
+			t.DeleteAt(now, c.Key)
+			continue
+		}
+		here, loaded, err := t.LoadOrStoreLife(now, c.Key, c.Value, c.Life)
+		if err != nil && first == nil {
+			first = err
+		}
+		if err != nil || !loaded || !f.Prefer(c.Key, here, c.Value) {
+			continue
+		}
+		t.Update(now, c.Key, func(v V, l Life) (V, Life) {
+			if !f.Prefer(c.Key, v, c.Value) {
+				return v, l // it has changed meanwhile
+			}
+			return c.Value, c.Life
+		})
+	}
+	return first
 }
 
 // remember finds the numbers that changes just made have got.
@@ -299,8 +345,8 @@ func (f *Feed[K, V]) Snapshot(w io.Writer) error {
 	return flush()
 }
 
-// Restore is [Table.ReadFrom], or with Bind takes what Snapshot wrote at a balancer with Name: as it comes, what is there already stays. Entries live
-// for their whole idle time again.
+// Restore is [Table.ReadFrom], or with Bind takes what Snapshot wrote at a balancer with Name: as it comes, and what is there already stays, unless Prefer
+// says otherwise. Entries live for their whole idle time again.
 func (f *Feed[K, V]) Restore(r io.Reader) error {
 	if f.Bind == nil {
 		_, err := f.Table.ReadFrom(r)
@@ -327,10 +373,12 @@ func (f *Feed[K, V]) Restore(r io.Reader) error {
 			return err
 		}
 		// What is known is no change, or two tables that follow each other would never come to rest.
-		changes = slices.DeleteFunc(changes, func(c Change[K, V]) bool {
-			_, ok := f.Table.Peek(c.Key)
-			return ok
-		})
+		if f.Prefer == nil {
+			changes = slices.DeleteFunc(changes, func(c Change[K, V]) bool {
+				_, ok := f.Table.Peek(c.Key)
+				return ok
+			})
+		}
 		if err := f.apply(changes); err != nil && first == nil {
 			first = err
 		}

@@ -194,3 +194,99 @@ func FuzzFeedByName(f *testing.F) {
 		require.LessOrEqual(t, feed.Table.Len(), 1<<10)
 	})
 }
+
+// versioned is a feed of values of a time and a node, of which the later one is preferred.
+func versioned(t testing.TB, log int) *Feed[Association, uint64] {
+	t.Helper()
+	tab, err := New(&Config[Association, uint64]{MaxEntries: 1 << 10, ChangeLog: log})
+	require.NoError(t, err)
+	t.Cleanup(func() { tab.Close() })
+	return &Feed[Association, uint64]{
+		Table: tab, Prefer: func(_ Association, here, there uint64) bool { return there > here },
+		Name: func(Association, uint64) string { return "f" },
+		Bind: func(k Association, v uint64, name string) (Association, uint64, bool) { return k, v, name == "f" },
+	}
+}
+
+func feedClient(i int) Association {
+	return FarmKey(1, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Grouping{})
+}
+
+// TestFeedPrefers: two tables that are told other values of one key at once come to the same, in whatever order they hear of each other, by
+// changes and by snapshots.
+func TestFeedPrefers(t *testing.T) {
+	for _, way := range []string{"changes", "snapshots", "a first", "b first"} {
+		t.Run(way, func(t *testing.T) {
+			a, b := versioned(t, 1024), versioned(t, 1024)
+			const n = 200
+			for i := range n {
+				require.NoError(t, a.Table.Store(feedClient(i), uint64(100+i%3)))
+				require.NoError(t, b.Table.Store(feedClient(i), uint64(100+i%7)))
+			}
+			pass := func(from, to *Feed[Association, uint64], after uint64) uint64 {
+				msg, last, err := from.AppendChanges(nil, after, 1<<20)
+				require.NoError(t, err)
+				require.NoError(t, to.Apply(msg))
+				return last
+			}
+			snap := func(from, to *Feed[Association, uint64]) {
+				var buf bytes.Buffer
+				require.NoError(t, from.Snapshot(&buf))
+				require.NoError(t, to.Restore(&buf))
+			}
+			switch way {
+			case "changes": // both under way at once
+				ab, _, err := a.AppendChanges(nil, 0, 1<<20)
+				require.NoError(t, err)
+				ba, _, err := b.AppendChanges(nil, 0, 1<<20)
+				require.NoError(t, err)
+				require.NoError(t, b.Apply(ab))
+				require.NoError(t, a.Apply(ba))
+			case "snapshots":
+				snap(a, b)
+				snap(b, a)
+			case "a first":
+				pass(a, b, 0)
+				pass(b, a, 0)
+			case "b first":
+				pass(b, a, 0)
+				pass(a, b, 0)
+			}
+			for i := range n {
+				want := uint64(100 + max(i%3, i%7))
+				for _, f := range []*Feed[Association, uint64]{a, b} {
+					v, ok := f.Table.Peek(feedClient(i))
+					require.True(t, ok)
+					require.Equal(t, want, v)
+				}
+			}
+			msg, _, err := a.AppendChanges(nil, n, 1<<20)
+			require.NoError(t, err)
+			require.Empty(t, msg, "what was applied is not told again")
+			msg, _, err = b.AppendChanges(nil, n, 1<<20)
+			require.NoError(t, err)
+			require.Empty(t, msg)
+		})
+	}
+}
+
+// TestFeedSmallLog: what comes in one message may be more than the follower remembers of changes; it tells nobody of it all the same.
+func TestFeedSmallLog(t *testing.T) {
+	a, b := versioned(t, 1024), versioned(t, 4)
+	for i := range 300 {
+		require.NoError(t, a.Table.Store(feedClient(i), 1))
+	}
+	msg, _, err := a.AppendChanges(nil, 0, 1<<20)
+	require.NoError(t, err)
+	require.NoError(t, b.Apply(msg))
+	require.Equal(t, 300, b.Table.Len())
+	back, last, err := b.AppendChanges(nil, b.LastSeq()-4, 1<<20)
+	require.NoError(t, err)
+	require.Empty(t, back)
+	require.Equal(t, b.LastSeq(), last)
+	require.LessOrEqual(t, len(b.echo), 16, "what is remembered is bounded")
+	require.NoError(t, b.Table.Store(feedClient(7), 2))
+	back, _, err = b.AppendChanges(nil, last, 1<<20)
+	require.NoError(t, err)
+	require.NotEmpty(t, back)
+}

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/internal/wire"
 )
 
 // Bounds of the questions to peers that are under way. What finds no room is dealt with as if the peers knew nothing.
@@ -38,6 +40,7 @@ type ask struct {
 type waiter struct {
 	buf  []byte
 	link Link
+	to   netip.Addr // the balancer that it is to be sent to
 }
 
 // ask has a packet wait for what the peers know of its flow, and reports whether it does.
@@ -70,7 +73,7 @@ func (w *Worker) ask(pk *packet, k clienttable.Flow) bool {
 		q.asked++
 		a.timer = time.AfterFunc(AskTimeout, func() { p.answered(a, "", "", false) })
 	}
-	a.packets = append(a.packets, waiter{slices.Clone(pk.buf), w.link})
+	a.packets = append(a.packets, waiter{buf: slices.Clone(pk.buf), link: w.link})
 	q.bytes += len(pk.buf)
 	q.mu.Unlock()
 	pk.verdict = Held
@@ -91,6 +94,11 @@ func (p *Plane) answered(a *ask, node, note string, ok bool) {
 	delete(q.open, a.flow)
 	a.timer.Stop()
 	q.mu.Unlock()
+	to, owned := netip.Addr{}, false
+	if ok {
+		to, owned = p.owner(node, note)
+		ok = !owned
+	}
 	if ok {
 		err := p.adoptSafely(a.flow, node, note)
 		if err != nil {
@@ -101,6 +109,9 @@ func (p *Plane) answered(a *ask, node, note string, ok bool) {
 	q.mu.Lock()
 	if ok {
 		q.adopted++
+	}
+	for i := range a.packets {
+		a.packets[i].to = to
 	}
 	q.ready = append(q.ready, a.packets...)
 	q.some.Store(true)
@@ -114,7 +125,7 @@ func (p *Plane) adoptSafely(k clienttable.Flow, node, note string) error {
 	if p.closed.Load() {
 		return os.ErrClosed
 	}
-	return p.adopt(time.Now(), k, node, note)
+	return p.adopt(time.Now(), k, node, note, wire.ACK)
 }
 
 // take returns the packets of a link that have waited long enough.
@@ -139,16 +150,16 @@ func (w *Worker) takeAsked() {
 	}
 	w.asked = true
 	for _, h := range w.p.asks.take(w.link) {
-		w.again(h.buf)
+		w.again(h)
 	}
 	w.asked = false
 }
 
 // again deals with a packet that was held, as it came: it was counted then.
-func (w *Worker) again(b []byte) {
+func (w *Worker) again(h waiter) {
 	var pk packet
-	pk.buf = w.arena.take(len(b))
-	copy(pk.buf, b)
+	pk.buf = w.arena.take(len(h.buf))
+	copy(pk.buf, h.buf)
 	in := w.stats.in
 	r := w.parse(&pk)
 	w.stats.in = in
@@ -156,6 +167,10 @@ func (w *Worker) again(b []byte) {
 		return
 	}
 	pk.key = flowOf(pk.ip, &pk.v)
+	if h.to.IsValid() {
+		w.relayTo(&pk, h.to)
+		return
+	}
 	w.fresh = true // the answer may have made a session
 	w.miss(&pk)
 }

@@ -56,6 +56,9 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		}
 		w.stats.cookies++
 		answer := d.cookies.Answer(w.now, tuple, &seg)
+		if limit := w.p.relayMSS(v.Version == 6); limit != 0 {
+			answer.Options.MSS = min(answer.Options.MSS, limit)
+		}
 		w.answerSegment(pk, &answer)
 		return false
 	}
@@ -70,6 +73,12 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		}
 		w.midStream(pk, svc)
 		return false
+	}
+	if w.p.cfg.Peers != nil && !w.asked {
+		// Another balancer may have the connection: what the client sends again looks like the end of a handshake.
+		if _, _, ok := w.p.cfg.Peers.Lookup(pk.key.Protocol(), pk.key.Src(), pk.key.Dst()); ok {
+			return true
+		}
 	}
 	if w.snap.draining {
 		w.refuse(pk, svc, Draining)
@@ -86,6 +95,7 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		return false
 	}
 	w.stats.confirmed++
+	w.p.announceOwned(svc, c.key)
 	c.probe = wire.BuildProbe(wire.ProtoTCP, endOf(p.Src), endOf(p.Dst), v.Version == 4)
 	c.open(d)
 	pk.verdict = Held
@@ -240,6 +250,7 @@ func (w *Worker) act(s *holdShard, c *held, ev splice.Event) {
 // forget ends the balancer's part in a connection that comes to nothing.
 func (w *Worker) forget(s *holdShard, c *held) {
 	w.leave(c)
+	w.p.disown(c.key)
 	w.remove(s, c)
 }
 

@@ -68,6 +68,8 @@ type Config struct {
 	// Peers are the other balancers of a cluster. They are told of sessions, and asked for the node of a
 	// connection that has begun elsewhere. Default: there are none.
 	Peers Peers
+	// Relay has packets that only another balancer can deal with sent to that one. Default: they are refused.
+	Relay *Relay
 	// Proxies are the addresses of proxies that rules send connections to, by a Service whose nodes they are. What comes from them to a
 	// virtual address meets internal rules only (policy.Rule.Internal), and no other traffic does: so a connection can pass a proxy, and
 	// then be balanced. To the service behind, the client is the proxy; if that runs on
@@ -267,6 +269,13 @@ func (cfg *Config) withDefaults() (Config, error) {
 			errs = append(errs, err)
 		}
 		c.Intercept = x
+	}
+	if c.Relay != nil {
+		x, err := c.Relay.resolve(&c)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		c.Relay = x
 	}
 	if c.Flows != nil {
 		f, err := c.Flows.resolve()

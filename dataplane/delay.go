@@ -18,8 +18,8 @@ import (
 
 // Delay has the Plane answer a client's SYN itself and choose the node after it has read the beginning of the
 // client's stream. Nothing is kept of a SYN, see splice.Cookies. Once the node has all that was read, the connection is translated, and
-// costs what NAT does; from then on [Peers] know it, with its numbers, and can take it over. Before, or where every request is judged, a
-// balancer that takes over resets it. Like the Service it is part of, a Delay is plain data and must not be changed once in use.
+// costs what NAT does; from then on [Peers] know it, with its numbers, and can take it over. Before, or where every request is judged, other balancers
+// send its packets to this one (see [Relay]), or reset it. Like the Service it is part of, a Delay is plain data and must not be changed once in use.
 // The zero Delay reads nothing: it protects nodes from SYNs that no client stands behind.
 type Delay struct {
 	// Read says what the client's stream begins with. Default nothing: the node is chosen as soon as the client has proven

@@ -375,6 +375,10 @@ func (w *Worker) part(c *held, more bool) {
 	c.isn, c.ourISN = c.conn.Numbers()
 	k.given, k.passed = 0, 0
 	w.leave(c)
+	w.p.announceOwned(c.svc, c.key)
+	if park {
+		w.p.announceOwned(c.svc, k.parked[len(k.parked)-1].flow())
+	}
 }
 
 // resume goes on with the connection that is parked at the node just chosen, if there is one of the same ends: that the node takes for the same
@@ -417,6 +421,7 @@ func (w *Worker) unpark(c *held, n int) {
 }
 
 func (w *Worker) endParked(c *held, e *parkedEnd) {
+	w.p.disown(e.flow())
 	seg := e.Segment(splice.RST | splice.ACK)
 	w.sendSegment(c, e.node, splice.Server, e.near, e.far, &seg)
 }
@@ -457,6 +462,7 @@ func (w *Worker) toParked(pk *packet) bool {
 	}
 	if !live {
 		h.unpark(pk.key)
+		w.p.disown(pk.key)
 		k.parked = slices.Delete(k.parked, i, i+1)
 	}
 	return true

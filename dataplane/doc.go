@@ -46,10 +46,16 @@
 // With [Peers], Planes tell each other which node a flow has. A packet of a connection that has begun elsewhere, and so is
 // unknown here, asks them before it is refused or balanced anew, and waits for at most [AskTimeout]: a TCP packet that is no
 // SYN, and an ICMP error. What the peers know is taken over as a session of this Plane's own, with the same node and
-// the same translation, so that both directions of a connection may come by different balancers. A SYN and a datagram are
-// balanced at once, then announced. Connections with delayed binding are taken over once they are spliced. No packet is sent to another balancer: what the peers know is enough to forward it
-// here, without a detour and without need of the other one, whose loss then breaks nothing. What only that one can do is refused here: a connection whose beginning
-// it still reads, or whose every request it judges. [Plane.Replicas] are the tables that a backup follows, so that it takes over with its clients: what these are bound to
+// the same translation, so that both directions of a connection may come by different balancers. Whoever took a flow over tells of it, and takes it
+// back at its end, as who began it does. A SYN and a datagram are
+// balanced at once, then announced, unless this balancer was told already that their flow has a node: so a SYN that is sent again may come by another
+// balancer. No packet of such flows is sent to another balancer: what the peers know is enough to forward it
+// here, without a detour and without need of the other one, whose loss then breaks nothing.
+//
+// Connections with delayed binding are taken over once they are spliced. Before, or where every request is judged, only one balancer can deal with
+// them: with [Relay] the others send it their packets, in GRE with a key; without, they refuse them, as they do when that balancer is gone.
+//
+// [Plane.Replicas] are the tables that a backup follows, so that it takes over with its clients: what these are bound to
 // beyond their sessions, and TLS sessions.
 //
 // # Concurrency

@@ -220,7 +220,9 @@ func (w *Worker) used(proto uint8, rec *record, svc *service, dir, was uint32) {
 		return
 	}
 	if a, ok := svc.association(rec.other(proto, toClient)); ok {
-		w.p.assocs.LoadAt(w.now, a)
+		if b, ok := w.p.assocs.LoadAt(w.now, a); ok {
+			w.retell(svc, a, b)
+		}
 	}
 }
 

@@ -202,6 +202,9 @@ func (w *Worker) intercept(pk *packet, p *policy.Packet) (done bool) {
 		if w.ask(pk, pk.key) {
 			return true
 		}
+	} else if r, ok := w.told(pk); ok {
+		w.hit(pk, r)
+		return true
 	}
 	x := w.p.inter
 	if w.link.Ethernet {

@@ -17,6 +17,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // miss handles a packet whose key is not in the session table, or that has none.
 func (w *Worker) miss(pk *packet) {
 	v := &pk.v
+	if w.p.relay != nil && w.fromBalancer(pk) {
+		return
+	}
 	if v.Mark&wire.LaterFrag != 0 {
 		w.laterFragment(pk)
 		return
@@ -123,6 +126,12 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 	case wire.ProtoICMP, wire.ProtoICMPv6:
 		if v.Mark&wire.EchoAsk == 0 {
 			w.drop(pk, Unanswered)
+			return
+		}
+	}
+	if !svc.conf.Ageing.NoUDP || v.Proto != wire.ProtoUDP {
+		if r, ok := w.told(pk); ok {
+			w.hit(pk, r)
 			return
 		}
 	}

@@ -14,14 +14,17 @@ import (
 // ends, in any order: the directions of a connection are the same flow. A session that is translated has two of them,
 // one as clients know it and one as its node knows it.
 //
-// None of the methods may block, and they are called by several workers at once. A node is told by its name,
+// None of the methods may wait for others, and they are called by several workers at once. A node is told by its name,
 // which all members share, and a note, at most 255 bytes that only Planes understand; most flows of a service have the same.
 type Peers interface {
-	// Announce tells the others that a flow has gone to a node.
+	// Announce tells the others that a flow has gone to a node. The node "@" is the balancer itself, see [Relay]; that is forgotten when
+	// the balancer is gone.
 	Announce(protocol uint8, a, b netip.AddrPort, node, note string)
 	// Withdraw tells them that this balancer has forgotten the flow. It may be told so of flows that were never
 	// announced.
 	Withdraw(protocol uint8, a, b netip.AddrPort)
+	// Lookup returns what this balancer itself was told of a flow. It is asked for every packet that would begin a session.
+	Lookup(protocol uint8, a, b netip.AddrPort) (node, note string, ok bool)
 	// Find asks the others for a flow. It calls done once, from any goroutine, perhaps before it returns. A Plane waits
 	// for [AskTimeout] at most; done does nothing after that.
 	Find(protocol uint8, a, b netip.AddrPort, done func(node, note string, ok bool))
@@ -39,10 +42,15 @@ type note struct {
 	vip, client, local netip.AddrPort
 	spliced            bool
 	seam               savedSeam
+	owner              netip.Addr // the balancer that alone can deal with the flow; then there is nothing else but the service
 }
 
-// String is the service alone, or that and three addresses behind zero bytes, and perhaps four numbers.
+// String is the service alone, or that and three addresses behind zero bytes, and perhaps four numbers; or the service and
+// the owner.
 func (n note) String() string {
+	if n.owner.IsValid() {
+		return n.service + ownerNote + n.owner.String()
+	}
 	if !n.vip.IsValid() && !n.local.IsValid() && !n.spliced {
 		return n.service
 	}
@@ -66,6 +74,9 @@ func parseNote(s string) (n note, err error) {
 	n.service = parts[0]
 	if len(parts) == 1 {
 		return n, nil
+	}
+	if len(parts) == 2 && strings.HasPrefix(parts[1], "@") {
+		return n, n.parseOwner(parts[0], parts[1])
 	}
 	if len(parts) == 5 {
 		n.spliced = true
@@ -99,6 +110,7 @@ func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node)
 	there := note{service: svc.conf.Name}
 	if rec.flags&isDelayed != 0 {
 		if there.seam, there.spliced = rec.seam.save(); !there.spliced {
+			p.announceOwned(svc, k, rec.other(k.Protocol(), toNode))
 			return // until it is spliced it needs this balancer
 		}
 	}
@@ -134,11 +146,15 @@ func (p *Plane) withdraw(k clienttable.Flow) {
 	}
 }
 
-// adopt makes a session of what the peers know of a flow. k is the flow as a packet of it came.
-func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string) error {
+// adopt makes a session of what the peers know of a flow. k is the flow as a packet of it came; flags are those by which its life begins
+// here.
+func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string, flags uint8) error {
 	n, err := parseNote(text)
 	if err != nil {
 		return err
+	}
+	if nodeName == itself || n.owner.IsValid() {
+		return fmt.Errorf("only balancer %v can deal with it", n.owner)
 	}
 	snap := p.snap.Load()
 	f, ok := snap.find(n.service, [2]string{n.service, nodeName})
@@ -182,7 +198,7 @@ func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string) 
 			v.tcp = clienttable.OneWayTCP()
 		}
 		st := v.tcp
-		st.Update(clienttable.FromClient, wire.ACK, 0, 0, 0)
+		st.Update(clienttable.FromClient, flags, 0, 0, 0)
 		life = f.svc.timers.TCP(st, vip.Port(), f.svc.conf.Mode)
 	case wire.ProtoSCTP:
 		v.flags |= isSCTP
@@ -193,8 +209,45 @@ func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string) 
 	if f.svc.inline {
 		v.flags |= isInline
 	}
+	if flags == wire.SYN && f.node.pool.Pool != nil { // a connection that begins, for all this balancer can know
+		if !f.node.pool.Acquire(f.node.id) {
+			return fmt.Errorf("node %q takes no new session here", nodeName)
+		}
+		defer f.node.pool.Release(f.node.id) // it is counted below
+	}
 	if !p.restore(now, clienttable.MakeFlow(k.Protocol(), client, vip), &v, f, clienttable.Info{Life: life, Left: life.TTL}) {
 		return fmt.Errorf("no room for it, or it is there already")
 	}
 	return nil
+}
+
+// told takes over what this balancer was told of the flow of a packet that would begin a session, such as a SYN that is sent again and comes by
+// another balancer than the first one did; or a datagram of a flow that came by another one until now.
+func (w *Worker) told(pk *packet) (r ref, ok bool) {
+	p := w.p
+	if p.cfg.Peers == nil || w.asked || pk.v.IsPing() {
+		return r, false
+	}
+	k := pk.key
+	node, text, ok := p.cfg.Peers.Lookup(k.Protocol(), k.Src(), k.Dst())
+	if !ok {
+		return r, false
+	}
+	if w.tr != nil {
+		w.tr.step("cluster", "%v is known to have gone to %q", k, node)
+	}
+	if w.dry {
+		return r, false
+	}
+	flags := uint8(wire.ACK)
+	if pk.v.Proto == wire.ProtoTCP {
+		flags = pk.v.TCPFlags & (wire.SYN | wire.ACK)
+	}
+	if err := p.adopt(w.now, k, node, text, flags); err != nil {
+		p.cfg.Logger.Debug("a flow of the cluster", "flow", k, "node", node, "err", err)
+		return r, false
+	}
+	w.stats.adopted++
+	w.fresh = true
+	return p.sessions.LoadAt(w.now, k)
 }

@@ -19,6 +19,7 @@ type directory struct {
 	m      map[clienttable.Flow][2]string
 	finds  int
 	silent bool
+	deaf   bool // nobody was told of anything yet
 	later  []func()
 	wait   bool
 }
@@ -43,6 +44,14 @@ func (d *directory) Withdraw(proto uint8, a, b netip.AddrPort) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.m, plainFlow(proto, a, b))
+}
+
+// Lookup implements Peers: everybody was told of everything.
+func (d *directory) Lookup(proto uint8, a, b netip.AddrPort) (node, note string, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v, ok := d.m[plainFlow(proto, a, b)]
+	return v[0], v[1], ok && !d.deaf
 }
 
 func (d *directory) Find(proto uint8, a, b netip.AddrPort, done func(node, note string, ok bool)) {

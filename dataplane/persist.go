@@ -124,7 +124,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 	if n += m64; err != nil {
 		return n, err
 	}
-	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, binding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
+	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, savedBinding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
 	if err != nil {
 		return n, err
 	}
@@ -134,7 +134,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 		if nd == nil || int(b.service) >= len(snap.services) {
 			continue
 		}
-		if !store(assocs, p.assocs, now, k, binding{nd.no, b.service}) {
+		if !store(assocs, p.assocs, now, k, savedBinding{nd.no, b.service}) {
 			break
 		}
 	}
@@ -225,7 +225,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 		return res, err
 	}
 	defer sessions.Close()
-	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, binding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
+	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, savedBinding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
 	if err != nil {
 		return res, err
 	}
@@ -267,7 +267,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 		if _, isFarm := k.Farm(); isFarm { // pools have other numbers now; the client's group stays
 			k = clienttable.FarmKey(f.svc.pool.no, k.Client(), clienttable.Grouping{})
 		}
-		if _, loaded, err := p.assocs.LoadOrStoreLife(begun(now, info), k, binding{uint32(f.node.id), f.svc.no}, info.Life); err == nil && !loaded {
+		if _, loaded, err := p.assocs.LoadOrStoreLife(begun(now, info), k, binding{node: uint32(f.node.id), service: f.svc.no}, info.Life); err == nil && !loaded {
 			res.Associations++
 		} else {
 			res.Refused++
@@ -275,6 +275,9 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 	}
 	return res, nil
 }
+
+// savedBinding is a binding as it is saved, by the numbers of the saved names.
+type savedBinding struct{ node, service uint32 }
 
 // place is a service with one of its nodes.
 type place struct {

@@ -270,6 +270,9 @@ func (w *Worker) sendSegment(c *held, n *node, to splice.Side, src, dst wire.End
 		if limit := w.snap.ways[c.svc.way].limit(v6, &dst); limit != 0 {
 			s.Options.MSS = min(s.Options.MSS, limit)
 		}
+		if limit := w.p.relayMSS(v6); limit != 0 {
+			s.Options.MSS = min(s.Options.MSS, limit)
+		}
 	}
 	ip, from, at := wire.IPv6Len, 0, Headroom
 	if !v6 {

@@ -63,10 +63,15 @@ type Plane struct {
 	watchers atomic.Pointer[watchers]
 	flows    flowExport
 	inter    *interception
+	relay    *relaying // nil without Config.Relay
 }
 
-// binding is the value of an association: which service and node a client got.
-type binding struct{ node, service uint32 }
+// binding is the value of an association: which service and node a client got, and when that was told to other balancers, in nanoseconds since
+// 1970.
+type binding struct {
+	node, service uint32
+	at            int64
+}
 
 // New returns a Plane. The error joins all faults of cfg. The Plane holds memory outside the Go
 // heap until Close.
@@ -81,7 +86,7 @@ func New(cfg *Config) (*Plane, error) {
 	for _, a := range c.Proxies {
 		p.proxies[a] = true
 	}
-	p.snap.Store(&snapshot{narrow: math.MaxInt, labels: func() map[uint32]farmLabel { return nil }})
+	p.snap.Store(&snapshot{narrow: math.MaxInt, labels: func() map[uint32][]farmLabel { return nil }})
 	// A tenth of the records may be in limbo at a time.
 	p.slab = newSlab(c.MaxSessions + c.MaxSessions/8 + 64)
 	p.sessions, err = clienttable.New(&clienttable.Config[clienttable.Flow, ref]{
@@ -97,6 +102,9 @@ func New(cfg *Config) (*Plane, error) {
 	if c.Intercept != nil {
 		p.inter = &interception{conf: c.Intercept, peers: make(map[clienttable.Flow]intercept.Decision)}
 		p.inter.pool = &pool{inter: p.inter}
+	}
+	if c.Relay != nil {
+		p.relay = newRelaying(c.Relay)
 	}
 	if err == nil {
 		p.mu.Lock()

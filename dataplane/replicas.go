@@ -1,7 +1,9 @@
 package dataplane
 
 import (
+	"cmp"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -25,8 +27,9 @@ type Replica interface {
 }
 
 // Replicas returns the tables that other Planes can follow, by names that are the same at all of them: "associations" (with
-// Config.AssociationChanges), and for each sslpersist.Farm of a Delay with a Feed "tls-ids SERVICE" and, with tickets, "tls-keys SERVICE", after the
-// first of its services by name. Those of services that Apply brings later are not among them.
+// Config.AssociationChanges), and for each sslpersist.Farm of a Delay with a Feed "tls-ids NAME", with tickets "tls-keys NAME", and with client
+// addresses "tls-addrs NAME". NAME is that of its Settings, or else that of the first of its services in the order of the alphabet; a farm with a name
+// goes on being followed while services are added at one balancer after the other. Those of services that Apply brings later are not among them.
 func (p *Plane) Replicas() map[string]Replica {
 	all := make(map[string]Replica)
 	if p.cfg.AssociationChanges > 0 {
@@ -41,10 +44,14 @@ func (p *Plane) Replicas() map[string]Replica {
 			seen[svc.delay.Sessions] = svc.conf.Name
 		}
 	}
-	for farm, service := range seen {
-		all["tls-ids "+service] = p.feedOf(farm.IDs())
+	for farm, name := range seen {
+		name = cmp.Or(farm.Name(), name)
+		all["tls-ids "+name] = p.feedOf(farm.IDs())
 		if farm.Keys() != nil {
-			all["tls-keys "+service] = p.feedOf(farm.Keys())
+			all["tls-keys "+name] = p.feedOf(farm.Keys())
+		}
+		if farm.Addrs() != nil {
+			all["tls-addrs "+name] = p.feedOf(farm.Addrs())
 		}
 	}
 	return all
@@ -54,43 +61,86 @@ func (p *Plane) feedOf(t sslpersist.Followed[steering.NodeID]) Replica {
 	return &sslpersist.Feed[steering.NodeID]{Table: t, Name: p.nameOf, ByName: p.byName}
 }
 
-// nameOf names a node for other Planes: by a service and its own name, as pools may have nodes of the same name.
+// nameOf names a node for other Planes: by labels of its pool, as pools may have nodes of the same name, and its own name:
+//
+//	service | farm | node | further labels of the pool
 func (p *Plane) nameOf(id steering.NodeID) string {
 	s := p.snap.Load()
 	n := s.byID[id]
 	if n == nil {
 		return ""
 	}
-	l := s.labels()[n.pool.no]
-	return l.service + "\x00" + l.farm + "\x00" + n.name
+	labels := s.labels()[n.pool.no]
+	if len(labels) == 0 {
+		return ""
+	}
+	return labelText(labels, n.name)
+}
+
+// labelText is the first label, some other names, and the further labels, with zero bytes in between.
+func labelText(labels []farmLabel, names ...string) string {
+	var first farmLabel
+	if len(labels) > 0 {
+		first, labels = labels[0], labels[1:]
+	}
+	parts := append([]string{first.service, first.farm}, names...)
+	for _, l := range labels {
+		parts = append(parts, l.service, l.farm)
+	}
+	return strings.Join(parts, "\x00")
+}
+
+// parseLabels is the reverse of labelText with n names.
+func parseLabels(text string, n int) (labels []farmLabel, names []string, ok bool) {
+	parts := strings.Split(text, "\x00")
+	if len(parts) < 2+n || len(parts)%2 != n%2 {
+		return nil, nil, false
+	}
+	labels, names = append(labels, farmLabel{parts[0], parts[1]}), parts[2:2+n]
+	for parts = parts[2+n:]; len(parts) > 0; parts = parts[2:] {
+		labels = append(labels, farmLabel{parts[0], parts[1]})
+	}
+	return labels, names, true
 }
 
 func (p *Plane) byName(name string) (steering.NodeID, bool) {
-	parts := strings.Split(name, "\x00")
-	if len(parts) != 3 {
-		return 0, false
-	}
-	q, ok := p.snap.Load().farm(parts[0], parts[1])
+	labels, names, ok := parseLabels(name, 1)
 	if !ok {
 		return 0, false
 	}
-	return q.ID(parts[2])
+	q, _, ok := p.snap.Load().farm(labels)
+	if !ok {
+		return 0, false
+	}
+	return q.ID(names[0])
 }
 
-// farmLabel names a pool for other Planes: by the first service in the alphabet that uses it, and the farm of Delay.Farms that it is there, if any.
+// farmLabel names a pool for other Planes: by a service that uses it, and the farm of Delay.Farms that it is there, if any.
 type farmLabel struct{ service, farm string }
 
-// farmLabels returns the labels of pools, by number.
-func farmLabels(services []*service) map[uint32]farmLabel {
-	labels := make(map[uint32]farmLabel)
+func (l farmLabel) compare(o farmLabel) int {
+	return cmp.Or(cmp.Compare(l.service, o.service), cmp.Compare(l.farm, o.farm))
+}
+
+// maxLabels bounds the labels of a pool, of which one that the other Plane knows, too, is enough: it may have another configuration for a
+// while.
+const maxLabels = 4
+
+// farmLabels returns the first labels of pools in the order of the alphabet, by number.
+func farmLabels(services []*service) map[uint32][]farmLabel {
+	labels := make(map[uint32][]farmLabel)
 	for _, svc := range services {
 		if !svc.live {
 			continue
 		}
 		add := func(q *pool, farm string) {
-			if l, ok := labels[q.no]; !ok || svc.conf.Name < l.service || svc.conf.Name == l.service && farm < l.farm {
-				labels[q.no] = farmLabel{svc.conf.Name, farm}
+			l := farmLabel{svc.conf.Name, farm}
+			all := labels[q.no]
+			at, _ := slices.BinarySearchFunc(all, l, farmLabel.compare)
+			if all = slices.Insert(all, at, l); len(all) > maxLabels {
+				all = all[:maxLabels]
 			}
+			labels[q.no] = all
 		}
 		if svc.pool != nil {
 			add(svc.pool, "")
@@ -104,50 +154,55 @@ func farmLabels(services []*service) map[uint32]farmLabel {
 	return labels
 }
 
-// farm returns the pool that has a label.
-func (s *snapshot) farm(service, farm string) (*pool, bool) {
-	for _, svc := range s.services {
-		if !svc.live || svc.conf.Name != service {
-			continue
-		}
-		if farm == "" {
-			return svc.pool, svc.pool.Pool != nil
-		}
-		if svc.delay != nil {
-			q := svc.delay.farms[farm]
-			return q, q != nil
+// farm returns the pool that has the first of some labels that is known here, and the service of that label.
+func (s *snapshot) farm(labels []farmLabel) (*pool, *service, bool) {
+	for _, l := range labels {
+		for _, svc := range s.services {
+			if !svc.live || svc.conf.Name != l.service {
+				continue
+			}
+			if l.farm == "" {
+				if svc.pool.Pool != nil {
+					return svc.pool, svc, true
+				}
+			} else if svc.delay != nil && svc.delay.farms[l.farm] != nil {
+				return svc.delay.farms[l.farm], svc, true
+			}
 		}
 	}
-	return nil, false
+	return nil, nil, false
 }
 
 // followAssociations makes the feed of the associations. What their numbers stand for is told by names:
 //
-//	the farm's service | its farm there | service | node
+//	the farm's service | its farm there | service | node | further labels of the farm
+//
+// Of two balancers that bind a client at once, both come to what was bound later.
 func (p *Plane) followAssociations() *clienttable.Feed[clienttable.Association, binding] {
 	return &clienttable.Feed[clienttable.Association, binding]{
 		Table: p.assocs,
 		Name: func(k clienttable.Association, b binding) string {
 			s := p.snap.Load()
-			var parts [4]string
+			var labels []farmLabel
 			if no, ok := k.Farm(); ok {
-				l := s.labels()[no]
-				parts[0], parts[1] = l.service, l.farm
+				labels = s.labels()[no]
 			}
+			var svc, node string
 			if n := s.byID[steering.NodeID(b.node)]; b.node != 0 && n != nil && int(b.service) < len(s.services) {
-				parts[2], parts[3] = s.services[b.service].conf.Name, n.name
+				svc, node = s.services[b.service].conf.Name, n.name
 			}
-			return strings.Join(parts[:], "\x00")
+			return labelText(labels, svc, node)
 		},
 		Bind: func(k clienttable.Association, b binding, name string) (clienttable.Association, binding, bool) {
-			parts := strings.Split(name, "\x00")
-			if len(parts) != 4 {
+			labels, names, ok := parseLabels(name, 2)
+			if !ok {
 				return k, b, false
 			}
 			s := p.snap.Load()
 			var q *pool
+			var svc *service
 			if _, ok := k.Farm(); ok {
-				if q, ok = s.farm(parts[0], parts[1]); !ok {
+				if q, svc, ok = s.farm(labels); !ok {
 					return k, b, false
 				}
 				k = clienttable.FarmKey(q.no, k.Client(), clienttable.Grouping{}) // the client's group stays
@@ -155,17 +210,36 @@ func (p *Plane) followAssociations() *clienttable.Feed[clienttable.Association, 
 			if b == (binding{}) {
 				return k, b, true // of what is removed there is no more to say
 			}
-			f, ok := s.find(parts[2], [2]string{parts[2], parts[3]})
+			var id steering.NodeID
+			f, ok := s.find(names[0], [2]string{names[0], names[1]})
+			switch {
+			case q != nil: // other farms of the service may have a node of that name, too
+				if id, ok = s.nodeOf(q, names[1]); ok && f != nil {
+					svc = f.svc // else the service is not known here, or not any more, and its farm is
+				}
+			case ok:
+				id, svc = f.node.id, f.svc
+			}
 			if !ok {
 				return k, b, false
 			}
-			id := f.node.id
-			if q != nil { // other farms of the service may have a node of that name, too
-				if id, ok = q.ID(parts[3]); !ok {
-					return k, b, false
-				}
+			return k, binding{uint32(id), svc.no, b.at}, true
+		},
+		Prefer: func(_ clienttable.Association, here, there binding) bool {
+			switch {
+			case here.at != there.at:
+				return there.at > here.at
+			case here.node == there.node:
+				return false
 			}
-			return k, binding{uint32(id), f.svc.no}, true
+			return p.nameOf(steering.NodeID(there.node)) > p.nameOf(steering.NodeID(here.node))
 		},
 	}
+}
+
+// nodeOf returns the node of a pool with a name, if it is in service here.
+func (s *snapshot) nodeOf(q *pool, name string) (steering.NodeID, bool) {
+	id, ok := q.ID(name)
+	n := s.byID[id]
+	return id, ok && n != nil && !n.gone
 }

@@ -79,7 +79,7 @@ type snapshot struct {
 	inline   *service
 	senders  map[netip.Addr]*node
 	channels map[uint32]path.Channel
-	labels   func() map[uint32]farmLabel // computed when they are asked for
+	labels   func() map[uint32][]farmLabel // computed when they are asked for
 }
 
 // answer is a set of packets that a node sends only within sessions.
@@ -282,7 +282,7 @@ func grouping(c *Service) clienttable.Grouping {
 
 // publish completes next with the nodes of all pools and puts it in force. p.mu is held.
 func (p *Plane) publish(next *snapshot, pools []*pool) error {
-	next.labels = sync.OnceValue(func() map[uint32]farmLabel { return farmLabels(next.services) })
+	next.labels = sync.OnceValue(func() map[uint32][]farmLabel { return farmLabels(next.services) })
 	old := p.snap.Load()
 	next.nodes = append([]*node(nil), old.nodes...)
 	next.byID = make(map[steering.NodeID]*node, len(next.nodes))

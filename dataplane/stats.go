@@ -54,6 +54,8 @@ type Stats struct {
 	Dropped            uint64 // packets, for whatever reason
 	// Asked are questions to the peers of a cluster, Adopted the sessions that were taken over by their answers.
 	Asked, Adopted uint64
+	// Relayed packets were sent to other balancers, Received ones came from them, see [Relay].
+	Relayed, Received uint64
 	// Unwrapped packets came from nodes in a tunnel, see [Intercept].
 	Unwrapped uint64
 
@@ -97,8 +99,8 @@ type workerStats struct {
 
 	cookies, confirmed, spliced, replies, moved, resumed uint64
 
-	reselected, resets, pings, errors, translated, clamped, malformed, unwrapped uint64
-	_                                                                            [64]byte
+	reselected, resets, pings, errors, translated, clamped, malformed, unwrapped, adopted, relayed, received uint64
+	_                                                                                                        [64]byte
 }
 
 // fit makes room for the services and nodes of a snapshot.
@@ -139,6 +141,9 @@ func (p *Plane) Stats() (st Stats) {
 		st.Translated += s.translated
 		st.Clamped += s.clamped
 		st.Unwrapped += s.unwrapped
+		st.Adopted += s.adopted
+		st.Relayed += s.relayed
+		st.Received += s.received
 		st.Malformed += s.malformed
 		st.Delay.Answered += s.cookies
 		st.Delay.Confirmed += s.confirmed
@@ -151,7 +156,8 @@ func (p *Plane) Stats() (st Stats) {
 		}
 	})
 	p.asks.mu.Lock()
-	st.Asked, st.Adopted = p.asks.asked, p.asks.adopted
+	st.Asked = p.asks.asked
+	st.Adopted += p.asks.adopted
 	p.asks.mu.Unlock()
 	p.synMu.Lock()
 	st.Delay.HalfOpen, st.Delay.Alarm, st.Delay.Alarms = int(p.syns.halfOpen), p.syns.alarm, p.syns.alarms

@@ -158,10 +158,24 @@ func (w *Worker) associate(pk *packet, svc *service, n *node) {
 	if !ok {
 		return
 	}
-	want := binding{uint32(n.id), svc.no}
-	if b, ok := w.p.assocs.LoadAt(w.now, k); ok && b == want {
+	was, ok := w.p.assocs.LoadAt(w.now, k)
+	if ok && was.node == uint32(n.id) && was.service == svc.no {
+		w.retell(svc, k, was)
 		return
 	}
+	w.bind(svc, k, binding{uint32(n.id), svc.no, was.at})
+}
+
+// bind remembers an association from now on. What the balancers of a cluster knew before is older.
+func (w *Worker) bind(svc *service, k clienttable.Association, b binding) {
+	b.at = max(w.now.UnixNano(), b.at+1)
 	// A table full of clients forgets the one unused longest; there is no error to handle.
-	_ = w.p.assocs.StoreLife(w.now, k, want, svc.timers.Life(0, 0))
+	_ = w.p.assocs.StoreLife(w.now, k, b, svc.timers.Life(0, 0))
+}
+
+// retell has balancers that follow know that an association is still in use, before it ages there.
+func (w *Worker) retell(svc *service, k clienttable.Association, b binding) {
+	if w.p.cfg.AssociationChanges > 0 && w.now.UnixNano()-b.at >= int64(svc.timers.Life(0, 0).TTL/2) {
+		w.bind(svc, k, b)
+	}
 }

@@ -120,6 +120,11 @@ func (w *Worker) deliver(pk *packet, rec *record) bool {
 		w.emitPacket(pk)
 		return true
 	}
+	return w.encapsulated(pk, y, &rec.node)
+}
+
+// encapsulated sends a packet in a tunnel.
+func (w *Worker) encapsulated(pk *packet, y *way, to *wire.End) bool {
 	size := 0
 	if w.link.Virtio {
 		o := readOffload(pk.buf[Headroom-virtioLen:])
@@ -144,13 +149,13 @@ func (w *Worker) deliver(pk *packet, rec *record) bool {
 			pk.partial = false
 		}
 	}
-	node := addrPort(&rec.node).Addr()
+	node := addrPort(to).Addr()
 	src, ok := w.p.cfg.addr(node.Is6())
 	if !ok {
 		w.drop(pk, NoRoute)
 		return false
 	}
-	t := tunnelled{way: y, over: y.wire.Overhead(node.Is6()), outer6: node.Is6(), local: endOf(netip.AddrPortFrom(src, 0)), node: rec.node}
+	t := tunnelled{way: y, over: y.wire.Overhead(node.Is6()), outer6: node.Is6(), local: endOf(netip.AddrPortFrom(src, 0)), node: *to}
 	t.sport = 49152 + uint16(pk.key.Hash(w.p.cfg.Seed)>>50)
 	if w.tr != nil {
 		w.tr.step("tunnel", "%v to %v, %d bytes of headers", &y.tunnel, node, t.over)

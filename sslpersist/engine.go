@@ -233,8 +233,14 @@ func (e *engine[N]) storeKnown(s *shard, k *key, hash, id uint32, o *owner[N], n
 		e.stats.refreshed.Add(1)
 		return true, false
 	}
-	if keep || !tell && en.last > now {
-		return true, true // what another table says may be older than what is known here
+	if keep {
+		return true, true
+	}
+	if !tell && en.last > now { // what another table says may be older than what is known here
+		if e.feed != nil {
+			e.feed.add(OpLearn, *k, old, e.time(en.last)) // it should know better
+		}
+		return true, true
 	}
 	now = max(now, en.last) // a copy goes by the later time
 	s.unlink(slot)

@@ -85,6 +85,9 @@ func (f *Farm[N]) Keys() *KeyTable[N] { return f.keys }
 // Addrs returns the table of client addresses, nil without [Settings.ClientAddr].
 func (f *Farm[N]) Addrs() *AddrTable[N] { return f.addrs }
 
+// Name returns Settings.Name.
+func (f *Farm[N]) Name() string { return f.set.Name }
+
 // Forget makes everything bound to n invisible at once and returns how many bindings that
 // was. A node that is merely down need not be forgotten: its bindings move one by one, and
 // are still there if it returns.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Followed is what a [Feed] needs of a table. [Table] and [KeyTable] have it.
+// Followed is what a [Feed] needs of a table. [Table], [KeyTable] and [AddrTable] have it.
 type Followed[N comparable] interface {
 	Changes(dst []Delta[N], after uint64) ([]Delta[N], error)
 	LastSeq() uint64

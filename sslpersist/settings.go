@@ -13,6 +13,8 @@ const DefaultPort = 443
 // Settings are those of one server farm; N is the caller's handle of a node. A nil
 // Settings, and every zero field, takes the default.
 type Settings[N comparable] struct {
+	// Name of the farm for balancers that follow its tables, the same at all of them. Default none.
+	Name string
 	// Off makes the farm watch no port: persistence is on where a farm asks for it, which
 	// is by making a Farm. SetOff changes it later.
 	Off bool

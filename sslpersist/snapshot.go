@@ -227,7 +227,7 @@ func restoreSnapshot[N comparable](r io.Reader, now time.Time, byName func(strin
 			st.Expired++
 			continue
 		}
-		if _, err := e.store(&en.k, n, e.nano(now)-idle, true, false); err != nil {
+		if _, err := e.store(&en.k, n, e.nano(now)-idle, false, false); err != nil {
 			st.Refused++
 			continue
 		}
@@ -252,7 +252,7 @@ func (t *Table[N]) WriteSnapshot(w io.Writer, now time.Time, name func(N) string
 
 // Restore adds the bindings of a snapshot, which is read into memory and checked as a
 // whole first: of a damaged one nothing is used and ErrSnapshot returned. Time goes on
-// while a snapshot lies around. What is bound already stays, and if there
+// while a snapshot lies around. Of what is bound already to another node the binding that was used last stays, and if there
 // is not room for all the oldest are refused. Entries of nodes that byName
 // does not know are dropped and counted. Beside the table it takes about 120 bytes an
 // entry while it works.
@@ -269,6 +269,16 @@ func (t *KeyTable[N]) WriteSnapshot(w io.Writer, now time.Time, name func(N) str
 // Unknown.
 func (t *KeyTable[N]) Restore(r io.Reader, now time.Time, byName func(string) (N, bool)) (RestoreStats, error) {
 	return restoreSnapshot(r, now, byName, section[N]{sectionKeys, t.e})
+}
+
+// WriteSnapshot is [Table.WriteSnapshot] for client addresses.
+func (t *AddrTable[N]) WriteSnapshot(w io.Writer, now time.Time, name func(N) string) error {
+	return writeSnapshot(w, now, name, section[N]{sectionAddrs, t.e})
+}
+
+// Restore is [Table.Restore] for client addresses.
+func (t *AddrTable[N]) Restore(r io.Reader, now time.Time, byName func(string) (N, bool)) (RestoreStats, error) {
+	return restoreSnapshot(r, now, byName, section[N]{sectionAddrs, t.e})
 }
 
 func (f *Farm[N]) sections() []section[N] {

@@ -375,6 +375,12 @@ func (c *Cluster) Withdraw(protocol uint8, a, b netip.AddrPort) {
 	c.flows.Withdraw(flowshare.MakeFlow(protocol, a, b))
 }
 
+// Lookup returns what is known here of a flow.
+func (c *Cluster) Lookup(protocol uint8, a, b netip.AddrPort) (node, note string, ok bool) {
+	v, ok := c.flows.Lookup(flowshare.MakeFlow(protocol, a, b))
+	return v.Node, v.Note, ok
+}
+
 // Find looks a flow up, here and then at the members that should know. It calls done once.
 func (c *Cluster) Find(protocol uint8, a, b netip.AddrPort, done func(node, note string, ok bool)) {
 	c.flows.Find(time.Now(), flowshare.MakeFlow(protocol, a, b), func(v flowshare.Value, ok bool) { done(v.Node, v.Note, ok) })

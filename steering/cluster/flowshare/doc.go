@@ -27,7 +27,7 @@
 // # When a member goes
 //
 // Entries of an origin that is gone stay for [Config.Orphans]. Who forwards one of its
-// flows from now on announces it and is the new origin. Where an entry had a holder that is
+// flows from now on announces it and is the new origin; entries with the node [Itself] end at once. Where an entry had a holder that is
 // gone, a remaining one, or the origin, tells the next in the order of the rendezvous.
 // A member that comes back under its name has another epoch: it does not answer for
 // what it announced in its former life, and is told all of it like anybody who joins.

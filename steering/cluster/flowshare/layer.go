@@ -317,7 +317,11 @@ func (l *Layer) known(f Flow, stale bool) (Value, bool) {
 	if !ok || it.Flags&Tombstone != 0 || !stale && it.Flags&Claimed == 0 && !l.mine(&f, &it) {
 		return Value{}, false
 	}
-	return l.values.things[it.Value], true
+	v := l.values.things[it.Value]
+	if v.Node == Itself && !l.live(it.Origin) {
+		return Value{}, false
+	}
+	return v, true
 }
 
 // Retable looks at the flows that were not announced because all balancers would choose

@@ -2,7 +2,7 @@ package flowshare
 
 // A Value is what a flow's entry says. It is comparable.
 type Value struct {
-	// Node is the name of the node the flow has, 1 to 255 bytes.
+	// Node is the name of the node the flow has, 1 to 255 bytes; or [Itself].
 	Node string
 	// Note is what the caller wants to be told with it, at most [MaxNote] bytes: service,
 	// translated address, whatever another balancer needs to take the flow over. Entries
@@ -10,6 +10,10 @@ type Value struct {
 	// unless it must.
 	Note string
 }
+
+// Itself is the Node of flows that only the balancer that announced them can deal with: nobody can take them over, and their entries are
+// forgotten as soon as it is gone.
+const Itself = "@"
 
 // Limits of a [Value] and of a [Member].
 const (

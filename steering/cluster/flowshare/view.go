@@ -133,6 +133,12 @@ func (l *Layer) resettle(old *view, died map[uint32]bool) {
 		if it.Flags&Unsent != 0 {
 			return
 		}
+		if it.Flags&Tombstone == 0 && !l.live(it.Origin) && l.values.things[it.Value].Node == Itself {
+			l.stats.Orphaned++
+			l.origins.use(it.Origin)
+			l.put(f, Item{Version: it.Version, Origin: it.Origin, Flags: Tombstone})
+			return
+		}
 		if it.Flags&(Claimed|Tombstone) == Claimed && !l.live(it.Origin) {
 			l.adopt(f, it)
 			return
