@@ -33,7 +33,8 @@ type Device struct {
 	busy    sync.WaitGroup // callers inside the kernel, so that Close frees descriptors last
 	gate    sync.RWMutex
 
-	next   int // the port Read looks at first
+	next   int    // the port Read looks at first
+	reads  uint32 // that found something
 	spin   spin.Spinner
 	polls  []unix.PollFd
 	polled []*port // those of polls but the first

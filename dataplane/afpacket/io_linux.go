@@ -33,6 +33,9 @@ func (d *Device) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 			return 0, fmt.Errorf("afpacket: read: %w", os.ErrClosed)
 		}
 		if n := d.collect(bufs, sizes, offset); n > 0 {
+			if d.reads++; d.reads%lookEvery == 0 {
+				d.look() // which wait does as well, but there is none while other interfaces are busy
+			}
 			d.spin.Hit(misses)
 			d.stats.received.Add(uint64(n))
 			return n, nil
@@ -43,6 +46,9 @@ func (d *Device) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 		}
 	}
 }
+
+// lookEvery is after how many Reads that found something interfaces that are gone are looked for: a busy device has thousands a second.
+const lookEvery = 1024
 
 // collect asks every interface once. One that filled the buffers comes last the next time, but one that had to do with what others
 // left comes first, so that none starves beside busy ones.
@@ -95,9 +101,13 @@ func (d *Device) wait() {
 		// Nothing sensible is left to wait for; do not spin on it.
 		runtime.Gosched()
 	}
-	if timeout < 0 {
-		return
+	if timeout >= 0 {
+		d.look()
 	}
+}
+
+// look sees whether interfaces that were down or gone are back.
+func (d *Device) look() {
 	for _, p := range d.ports {
 		if p.down {
 			p.check()
