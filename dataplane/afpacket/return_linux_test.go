@@ -24,7 +24,10 @@ func TestInterfaceReturnsBesideABusyOne(t *testing.T) {
 		require.NoError(t, netns.Join(netns.End{NS: a, Name: name}, netns.End{NS: b, Name: name}))
 	}
 	var here, there *Device
-	require.NoError(t, a.Do(func() (err error) { here, err = Open(&Config{Interfaces: []string{"x0", "x1"}, BatchSize: 8}); return err }))
+	require.NoError(t, a.Do(func() (err error) {
+		here, err = Open(&Config{Interfaces: []string{"x0", "x1"}, BatchSize: 8})
+		return err
+	}))
 	defer here.Close()
 	require.NoError(t, b.Do(func() (err error) { there, err = Open(&Config{Interfaces: []string{"x1"}}); return err }))
 	defer there.Close()
