@@ -81,6 +81,15 @@ func (c *Config) withDefaults() (Config, error) {
 	return d, errors.Join(faults...)
 }
 
+// complete returns a copy of the Config of n queues, or all faults at once.
+func (c *Config) complete(queues int) (Config, error) {
+	d, err := c.withDefaults()
+	if queues < 1 || queues > maxQueues {
+		err = errors.Join(err, fmt.Errorf("afpacket: %d queues: want 1 to %d", queues, maxQueues))
+	}
+	return d, err
+}
+
 // Stats counts what happened to a Device's frames. All counts only grow.
 type Stats struct {
 	Received   uint64 // frames delivered by Read

@@ -3,7 +3,6 @@ package afpacket
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -77,10 +76,7 @@ func Open(cfg *Config) (*Device, error) {
 // All queues answer for the same VIPs: SetVIPs of one is SetVIPs of all. With several queues there may be [MostFanoutVIPs], and
 // some kernels want the interfaces to be up when they are opened. Closing a queue gives its share to the others.
 func OpenQueues(cfg *Config, n int) (queues []*Device, err error) {
-	c, err := cfg.withDefaults()
-	if n < 1 || n > maxQueues {
-		err = errors.Join(err, fmt.Errorf("afpacket: %d queues: want 1 to %d", n, maxQueues))
-	}
+	c, err := cfg.complete(n)
 	if err != nil {
 		return nil, err
 	}
@@ -149,13 +145,6 @@ func (d *Device) Ethernet() bool { return true }
 
 // Ports is true: frames carry the index of their interface.
 func (d *Device) Ports() bool { return true }
-
-// An Interface is one of the interfaces of a Device as it is now.
-type Interface struct {
-	Name  string
-	Index uint32           // 0 while the interface is gone
-	MAC   net.HardwareAddr // do not modify
-}
 
 // Interfaces returns the interfaces in the order of Config.
 func (d *Device) Interfaces() []Interface {

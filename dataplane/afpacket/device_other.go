@@ -12,13 +12,19 @@ import (
 // Device is a batch of packet sockets. It exists on Linux only.
 type Device struct{}
 
-// Open returns an error that wraps errors.ErrUnsupported on this system.
-func Open(*Config) (*Device, error) {
+// Open returns the faults of the Config, or an error that wraps errors.ErrUnsupported on this system.
+func Open(cfg *Config) (*Device, error) {
+	if _, err := cfg.complete(1); err != nil {
+		return nil, err
+	}
 	return nil, fmt.Errorf("afpacket: packet sockets need Linux, not %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
 
-// OpenQueues returns an error that wraps errors.ErrUnsupported on this system.
-func OpenQueues(*Config, int) ([]*Device, error) {
+// OpenQueues returns the faults of the Config, or an error that wraps errors.ErrUnsupported on this system.
+func OpenQueues(cfg *Config, n int) ([]*Device, error) {
+	if _, err := cfg.complete(n); err != nil {
+		return nil, err
+	}
 	return nil, fmt.Errorf("afpacket: packet sockets need Linux, not %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
 
@@ -50,6 +56,9 @@ func (*Device) Ports() bool { return true }
 
 // SetVIPs returns errors.ErrUnsupported.
 func (*Device) SetVIPs(...netip.Addr) error { return errors.ErrUnsupported }
+
+// Interfaces returns none.
+func (*Device) Interfaces() []Interface { return nil }
 
 // Stats returns zeros.
 func (*Device) Stats() Stats { return Stats{} }

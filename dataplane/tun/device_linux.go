@@ -25,7 +25,8 @@ const batch = 32
 // enough is after how many bytes Read returns: super-packets are written while they are in the cache, and a batch of them would not fit there.
 const enough = 32 << 10
 
-// Device is one queue of an interface. The zero Device is closed. A Device must not be copied.
+// Device is one queue of an interface. The zero Device is closed, and has no name. A Device must not be copied.
+// One goroutine may read it while another writes it; all other methods may be called from any.
 type Device struct {
 	link *link
 	fd   int
@@ -64,16 +65,16 @@ func newDevice(l *link, fd, wake, spins int) *Device {
 }
 
 // Name returns the name of the interface.
-func (d *Device) Name() string { return d.link.name }
+func (d *Device) Name() string { return d.shared().name }
 
 // Index returns the number of the interface.
-func (d *Device) Index() int { return d.link.index }
+func (d *Device) Index() int { return d.shared().index }
 
 // MTU returns the largest packet of the interface, as configured.
-func (d *Device) MTU() int { return d.link.mtu }
+func (d *Device) MTU() int { return d.shared().mtu }
 
 // Offload returns what the kernel leaves undone in the packets of this device.
-func (d *Device) Offload() Offload { return d.link.offload }
+func (d *Device) Offload() Offload { return d.shared().offload }
 
 // VirtioHeader returns the length of the virtio-net header before each packet, read or written: 10.
 func (d *Device) VirtioHeader() int { return headerLen }
@@ -286,6 +287,14 @@ func (d *Device) Close() error {
 	unix.Close(d.wake)
 	d.link.release()
 	return err
+}
+
+// shared is the interface, an empty one of the zero Device.
+func (d *Device) shared() *link {
+	if d.link == nil {
+		return new(link)
+	}
+	return d.link
 }
 
 func (d *Device) isClosed() bool { return d.link == nil || d.closed.Load() }

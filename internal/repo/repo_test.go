@@ -24,13 +24,15 @@ const module = "github.com/lbprim/lbprim"
 
 // pkg is what go list tells of a package.
 type pkg struct {
-	ImportPath string
-	Dir        string
-	Deps       []string
-	Imports    []string
-	GoFiles    []string
-	CgoFiles   []string
-	Standard   bool
+	ImportPath                string
+	Dir                       string
+	Deps                      []string
+	Imports                   []string
+	GoFiles                   []string
+	CgoFiles                  []string
+	TestGoFiles, XTestGoFiles []string
+	TestImports, XTestImports []string
+	Standard                  bool
 }
 
 // rel is the package's path inside the module, "" for packages of others.
@@ -43,7 +45,7 @@ func (p pkg) rel() string {
 }
 
 var packages = sync.OnceValues(func() ([]pkg, error) {
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Deps,Imports,GoFiles,CgoFiles,Standard", "./...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Deps,Imports,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,TestImports,XTestImports,Standard", "./...")
 	cmd.Dir = root()
 	// Linux has the most files; the answer must not depend on where the test runs.
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0")

@@ -1,4 +1,4 @@
-// Command healthcheck uses packages healthcheck and healthcheck/probe alone.
+// Command healthcheck uses package healthcheck alone.
 package main
 
 import (
@@ -9,7 +9,6 @@ import (
 	"net/netip"
 
 	"github.com/lbprim/lbprim/healthcheck"
-	"github.com/lbprim/lbprim/healthcheck/probe"
 )
 
 func main() {
@@ -19,6 +18,15 @@ func main() {
 	}
 	defer server.Close()
 
+	connect := healthcheck.ProberFunc(func(ctx context.Context, target netip.AddrPort) healthcheck.Result { // a check of one's own
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", target.String())
+		if err != nil {
+			return healthcheck.Result{Verdict: healthcheck.Fail, Err: err}
+		}
+		c.Close()
+		return healthcheck.Passed("")
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	up := make(chan healthcheck.Transition, 8)
 	monitor, err := healthcheck.NewMonitor(&healthcheck.Config{OnTransition: func(t healthcheck.Transition) { up <- t }})
@@ -26,7 +34,7 @@ func main() {
 		log.Fatal(err)
 	}
 	target := netip.MustParseAddrPort(server.Addr().String())
-	if err := monitor.Store(healthcheck.Check{ID: "web1", Target: target, Prober: probe.TCP{}}); err != nil {
+	if err := monitor.Store(healthcheck.Check{ID: "web1", Target: target, Prober: connect}); err != nil {
 		log.Fatal(err)
 	}
 	if err := monitor.Trigger("web1"); err != nil { // now, not at its place in the first interval
