@@ -43,9 +43,15 @@ func ExamplePlane_ExplainFlow() {
 	fmt.Println(e.Verdict, e.Service, e.Node, e.Out)
 	e, _ = plane.ExplainFlow(6, netip.MustParseAddrPort("198.51.100.7:40000"), netip.MustParseAddrPort("192.0.2.80:22"))
 	fmt.Println(e.Verdict, e.Reason)
+	for _, step := range e.Steps {
+		var s dataplane.Step = step //nolint:staticcheck // the name of the type is what is shown
+		fmt.Println(s.Stage)
+	}
 	// Output:
 	// forwarded web web1 tcp 198.51.100.7:40000 > 10.0.0.11:8080
 	// dropped no-policy
+	// policy
+	// drop
 }
 
 // A packet in, a packet out, without a device.

@@ -95,6 +95,9 @@ func ExampleService() {
 	fmt.Println(e.Verdict, "from", e.Out.Src().Addr(), err)
 	// Output:
 	// true
+	// dataplane: invalid configuration: Service "web".MinNodes = -1: want 1 to 32767, or 0 for 1
+	// dataplane: invalid configuration: Service "web".Locals = none: want at least one address, with FullNAT
+	// forwarded from 10.0.0.1 <nil>
 }
 
 // Some clients have a node of their own, as long as it may have them.
@@ -135,6 +138,8 @@ func ExampleForward() {
 	}
 	// Output:
 	// fullnat false <nil>
+	// tunnel true <nil>
+	// tunnel true dataplane: forwarding "nut": want one of nat, fullnat, dsr, tunnel, route
 }
 
 // Packets go to nodes inside others, and nodes answer past the balancer.
@@ -154,6 +159,8 @@ func ExampleTunnel() {
 	fmt.Println("inner as it came:", string(out[28:]) == string(packet))
 	// Output:
 	// forwarded by gre key 7
+	// outer: 10.0.0.1 > 10.0.0.11 protocol 47 key 7
+	// inner as it came: true
 }
 
 // The balancer answers SYNs itself, and keeps nothing of them until the client has proven its address.
@@ -175,4 +182,6 @@ func ExampleDelay() {
 	fmt.Println(v, plane.Stats().Delay.Confirmed, "confirmed,", plane.Stats().Delay.Held, "held: it waits for a ClientHello")
 	// Output:
 	// answered with SYN and ACK: true
+	// 1 answered, 0 held
+	// held 1 confirmed, 1 held: it waits for a ClientHello
 }

@@ -43,7 +43,13 @@ func ExamplePlane_Sessions() {
 	fmt.Println(st.Read.Packets, "read", st.Written.Packets, "written", st.Sessions, "session now")
 	fmt.Println(plane.KillSessions(func(s dataplane.Session) bool { return s.Client.Addr() == netip.MustParseAddr("198.51.100.7") }), "ended")
 	// Output:
-	// x
+	// 198.51.100.7:40000 at web1 syn-sent 1 packet 40 octets
+	// web 1 session 0 refused
+	// web1 1
+	// web2 0
+	// dropped: no-policy 1 true
+	// 2 read 1 written 1 session now
+	// 1 ended
 }
 
 // Packets of Ethernet frames: NextHop has the addresses of the frame to a node.
@@ -62,11 +68,12 @@ func ExampleConfig() {
 	defer plane.Close()
 	frame := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x08, 0x00}, segment("198.51.100.7:40000", "192.0.2.80:80", 0x02, 1, 0)...)
 	v, out := process(plane, frame)
-	fmt.Printf("%v to %x from %x, the packet as it came: %v\n", v, out[:6], out[6:12], string(out[14:]) == string(frame[14:]))
+	fmt.Printf("%v to %x from %x, still for %v\n", v, out[:6], out[6:12], netip.AddrFrom4([4]byte(out[14+16:])))
 	v, _ = process(plane, append(frame[:14:14], segment("198.51.100.7:40000", "203.0.113.1:80", 0x02, 1, 0)...))
 	fmt.Println(v, "as it is for no virtual address")
 	// Output:
-	// x
+	// forwarded to 02000000000b from 020000000001, still for 192.0.2.80
+	// dropped as it is for no virtual address
 }
 
 // A worker of one's own has its own buffers and counters; its Plane's tables are those of all.
@@ -87,26 +94,35 @@ func ExampleWorker() {
 	// Output: forwarded true
 }
 
-// adapter is an Accelerator that says what it is asked. One that forwards keeps counts of each flow.
-type adapter map[clienttable.Flow]dataplane.Usage
+// adapter is an Accelerator that tells what it is asked. One that forwards keeps counts of each flow.
+type adapter struct {
+	flows     map[clienttable.Flow]dataplane.Usage
+	installed func(dataplane.Translation)
+}
 
 func (a adapter) Install(t dataplane.Translation) bool {
-	fmt.Println("install", t.Flow, "by", t.Forward, "to", t.Dst, "from", t.Src)
-	a[t.Flow] = dataplane.Usage{}
+	a.installed(t)
+	a.flows[t.Flow] = dataplane.Usage{}
 	return true
 }
 
-func (a adapter) Usage(f clienttable.Flow) (dataplane.Usage, bool) { u, ok := a[f]; return u, ok }
+func (a adapter) Usage(f clienttable.Flow) (dataplane.Usage, bool) { u, ok := a.flows[f]; return u, ok }
 
 func (a adapter) Remove(f clienttable.Flow) dataplane.Usage {
 	fmt.Println("remove", f)
-	defer delete(a, f)
-	return a[f]
+	defer delete(a.flows, f)
+	return a.flows[f]
 }
 
 // An accelerator takes both directions of a session over once it is established.
 func ExampleAccelerator() {
-	var a dataplane.Accelerator = adapter{}
+	var a dataplane.Accelerator = adapter{map[clienttable.Flow]dataplane.Usage{}, func(t dataplane.Translation) {
+		change := fmt.Sprint("the destination becomes ", t.Dst)
+		if t.Src.IsValid() {
+			change = fmt.Sprint("the source becomes ", t.Src)
+		}
+		fmt.Printf("install %v: by %v %s\n", t.Flow, t.Forward, change)
+	}}
 	plane, err := serve(dataplane.Config{Accelerator: a, AccelerateAfter: 2}, &dataplane.Service{Name: "web", Pool: twoNodes()})
 	if err != nil {
 		fmt.Println(err)
@@ -119,9 +135,17 @@ func ExampleAccelerator() {
 	process(plane, segment(client, vip, 0x10, 2, 502))
 	process(plane, segment(client, vip, 0x10, 2, 502))
 	plane.Step(time.Now())
+	if u, ok := a.Usage(clienttable.MakeFlow(6, netip.MustParseAddrPort(client), netip.MustParseAddrPort(vip))); ok {
+		var used dataplane.Usage = u //nolint:staticcheck // the name of the type is what is shown
+		fmt.Println(used.Packets, "packets so far")
+	}
 	plane.KillSessions(func(dataplane.Session) bool { return true })
-	// Unordered output:
-	// x
+	// Output:
+	// install tcp 198.51.100.7:40000 > 192.0.2.80:80: by nat the destination becomes 10.0.0.11:8080
+	// install tcp 10.0.0.11:8080 > 198.51.100.7:40000: by nat the source becomes 192.0.2.80:80
+	// 0 packets so far
+	// remove tcp 198.51.100.7:40000 > 192.0.2.80:80
+	// remove tcp 10.0.0.11:8080 > 198.51.100.7:40000
 }
 
 // blackboard is how two balancers of the examples know each other's flows; flowshare.Layer is one for a network.
@@ -162,10 +186,14 @@ func ExamplePeers() {
 	defer second.Close()
 	process(first, segment(client, vip, 0x02, 1, 0))
 	process(first, segment("10.0.0.11:8080", client, 0x12, 501, 2))
-	v, out := process(second, segment(client, vip, 0x10, 2, 502))
-	fmt.Println(v, "to", netip.AddrFrom4([4]byte(out[16:20])), second.Stats().Adopted, "adopted")
+	v, _ := process(second, segment(client, vip, 0x10, 2, 502))
+	fmt.Println(v, "while the peers are asked")
+	out := second.Process(time.Now(), nil, nil, dataplane.ReadOffset, nil) // what the answer has let go
+	fmt.Println("sent to", netip.AddrFrom4([4]byte(out[0][dataplane.Headroom+16:])), "with", second.Stats().Adopted, "connection taken over")
 	first.Close()
-	// Output: x
+	// Output:
+	// held while the peers are asked
+	// sent to 10.0.0.11 with 1 connection taken over
 }
 
 // Flows to anywhere go to a node in a tunnel, by the rules of an interceptor.
@@ -192,5 +220,6 @@ func ExampleIntercept() {
 		fmt.Println(to, v, "to", netip.AddrFrom4([4]byte(out[16:20])), "protocol", out[9])
 	}
 	// Output:
-	// x
+	// 203.0.113.1:80 forwarded to 10.0.0.21 protocol 4
+	// 203.0.113.1:22 passed to 203.0.113.1 protocol 6
 }

@@ -2,7 +2,9 @@ package healthcheck_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"sync"
 	"time"
@@ -99,6 +101,9 @@ func ExampleCompilePolicies() {
 	states := map[string]healthcheck.Truth{"web1": healthcheck.IsDown, "maint": healthcheck.IsUp}
 	why, _ := ps.Explain("p", func(element string) healthcheck.Truth { return states[element] })
 	fmt.Println(why) // db1 is unknown, but nothing depends on it
+	for _, d := range why.Decided {
+		fmt.Println(d.Element, d.Truth)
+	}
 
 	_, err = healthcheck.CompilePolicies(nil,
 		healthcheck.Policy{Name: "a", Expr: healthcheck.Name("b")},
@@ -106,6 +111,8 @@ func ExampleCompilePolicies() {
 	fmt.Println(err)
 	// Output:
 	// p is down: web1 down, maint up [web1 AND db1 OR NOT maint]
+	// web1 down
+	// maint up
 	// healthcheck: policies form a cycle: a → b → a
 }
 
@@ -207,4 +214,36 @@ func ExampleStarter() {
 	r := p.Probe(ctx, netip.MustParseAddrPort("192.0.2.1:7"))
 	fmt.Println(r.Verdict, r.Note)
 	// Output: pass echo
+}
+
+// line is what probes of a Starter of one's own may share: here something that says when it is closed.
+type line struct{ name string }
+
+func (l *line) Close() error { fmt.Println("closed:", l.name); return nil }
+
+// What probes share is opened by the first that needs it and closed with the Scope, which a Monitor does at the end of Run.
+func ExampleScope() {
+	type key struct{} // that no other prober can name
+	var shared healthcheck.Scope
+	for range 2 {
+		c, err := shared.Load(key{}, func() (io.Closer, error) {
+			fmt.Println("opened")
+			return &line{"one for all"}, nil
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(c.(*line).name)
+	}
+	fmt.Println(shared.Close())
+	_, err := shared.Load(key{}, nil)
+	fmt.Println(errors.Is(err, healthcheck.ErrScopeClosed))
+	// Output:
+	// opened
+	// one for all
+	// one for all
+	// closed: one for all
+	// <nil>
+	// true
 }

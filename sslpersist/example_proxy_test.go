@@ -2,6 +2,7 @@ package sslpersist_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -120,17 +121,64 @@ func (p *proxy) copy(to, from net.Conn, conn *sslpersist.Conn[string], feed func
 	}
 }
 
-// A TCP proxy that keeps TLS sessions on their server.
+// issue is all of a TLS server that the example needs: it issues one session ID, and resumes that one.
+func issue(ln net.Listener, id byte) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			if _, err := c.Read(make([]byte, 4096)); err == nil {
+				_, _ = c.Write(reply([]byte{id}))
+			}
+		}()
+	}
+}
+
+// A TCP proxy that keeps TLS sessions on their server: who has none is sent to one after the other, and who shows a session ID to the
+// server that issued it.
 func Example_proxy() {
 	farm, err := sslpersist.NewFarm(&sslpersist.Settings[string]{Tickets: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
+	placed := make(chan sslpersist.Basis, 1)
+	p := &proxy{farm: farm, now: time.Now, placed: func(_ string, by sslpersist.Basis) { placed <- by }}
+	var all [3]net.Listener
+	for i := range all {
+		if all[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			log.Fatal(err)
+		}
+		defer all[i].Close()
 	}
-	defer ln.Close()
-	p := &proxy{farm: farm, servers: []string{"192.0.2.1:443", "192.0.2.2:443"}, now: time.Now}
-	go p.serve(ln)
+	p.servers = []string{all[0].Addr().String(), all[1].Addr().String()}
+	go issue(all[0], 0xa0)
+	go issue(all[1], 0xb0)
+	go p.serve(all[2])
+
+	var id []byte
+	for range 4 {
+		c, err := net.Dial("tcp", all[2].Addr().String())
+		if err != nil {
+			log.Fatal(err)
+		}
+		if _, err := c.Write(hello(id)); err != nil {
+			log.Fatal(err)
+		}
+		b := make([]byte, len(reply([]byte{0})))
+		if _, err := io.ReadFull(c, b); err != nil {
+			log.Fatal(err)
+		}
+		h, err := sslpersist.ParseServerHello(b)
+		fmt.Println("placed by", <-placed, "at", h.SessionID, err)
+		id = h.SessionID.AppendTo(nil)
+		c.Close()
+	}
+	// Output:
+	// placed by metric at b0 <nil>
+	// placed by session ID at b0 <nil>
+	// placed by session ID at b0 <nil>
+	// placed by session ID at b0 <nil>
 }

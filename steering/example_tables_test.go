@@ -121,3 +121,29 @@ func ExampleToeplitz() {
 	fmt.Printf("%#x\n", t.Sum(netip.MustParseAddrPort("66.9.149.187:2794"), netip.MustParseAddrPort("161.142.100.80:1766"), true))
 	// Output: 0x51ccc178
 }
+
+// A node's agent asks for half its weight, and for no new session later.
+func ExamplePool_Advise() {
+	p, err := steering.NewPool(&steering.Config{Metric: steering.RoundRobin}, steering.Node{Name: "a", Weight: 10}, steering.Node{Name: "b", Weight: 10})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	a, _ := p.ID("a")
+	for _, advice := range []steering.Advice{{Percent: 50}, {Admin: steering.Draining}, {Percent: 20_000}} {
+		if err := p.Advise(a, advice); err != nil {
+			fmt.Println(err)
+			continue
+		}
+		for _, step := range p.Explain(steering.Key{}).Steps {
+			var s steering.Step = step //nolint:staticcheck // the name of the type is what is shown
+			fmt.Printf("%s: %v, share %.2f\n", s.Node, s.State, s.Share)
+		}
+	}
+	// Output:
+	// a: available, share 0.33
+	// b: available, share 0.67
+	// a: draining, share 0.00
+	// b: available, share 1.00
+	// steering: Advice.Percent = 20000: want 1 to 10000, 0 for 100, or ZeroWeight
+}

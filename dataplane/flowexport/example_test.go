@@ -1,7 +1,11 @@
 package flowexport_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"time"
 
 	"github.com/lbprim/lbprim/dataplane/flowexport"
 )
@@ -21,4 +25,33 @@ func ExampleSampler() {
 	// Output:
 	// true
 	// true without a rate, all are
+}
+
+// The first word of a message is the protocol's version.
+func ExampleVersion() {
+	now := time.Unix(1_700_000_000, 0)
+	for _, v := range []flowexport.Version{flowexport.IPFIX, flowexport.NetFlow9} {
+		var message bytes.Buffer // a UDP socket, usually
+		x, err := flowexport.New(&flowexport.Config{Collector: &message, Version: v})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		err = x.AddAt(now, &flowexport.Flow{
+			Src: netip.MustParseAddrPort("192.0.2.9:40000"), Dst: netip.MustParseAddrPort("192.0.2.80:443"), Protocol: 6,
+			Octets: 1500, Packets: 3, Start: now.Add(-time.Second), End: now, Reason: flowexport.EndOfFlow,
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if err := x.FlushAt(now); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(v, binary.BigEndian.Uint16(message.Bytes()))
+	}
+	// Output:
+	// ipfix 10
+	// netflow9 9
 }

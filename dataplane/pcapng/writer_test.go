@@ -147,3 +147,23 @@ func ExampleWriter() {
 	fmt.Println(w.Stats().Packets, "packet")
 	// Output: 1 packet
 }
+
+// A capture of Ethernet frames of two interfaces, that ends by itself.
+func ExampleConfig() {
+	var file bytes.Buffer
+	w, err := pcapng.NewWriter(&file, &pcapng.Config{LinkType: pcapng.Ethernet, Interfaces: []string{"eth0", "eth1"}, MaxBytes: 512, SnapLen: 64})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	frame := make([]byte, 100)
+	for i := 0; err == nil; i++ {
+		err = w.Write(at, i%2, frame, "")
+	}
+	fmt.Println(errors.Is(err, pcapng.ErrFull), file.Len() <= 512, w.Stats().Packets > 1)
+	_, err = pcapng.NewWriter(&file, &pcapng.Config{SnapLen: -1})
+	fmt.Println(err)
+	// Output:
+	// true true true
+	// pcapng: config: SnapLen: -1: want 1 to 2147483647 bytes, or 0 for 262144
+}

@@ -1,7 +1,6 @@
 package splice
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -212,39 +211,6 @@ func TestTranslationThereAndBack(t *testing.T) {
 		require.True(t, Parse(b, &c))
 		require.Equal(t, w.to, c.Window, "%+v", w)
 	}
-}
-
-func ExampleCookies() {
-	cookies, err := NewCookies(nil, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	now := time.Now()
-	conn := Tuple{Client: netip.MustParseAddrPort("192.0.2.9:40000"), Service: netip.MustParseAddrPort("192.0.2.80:80")}
-	answer := cookies.Answer(now, conn, &Segment{Seq: 1000, Flags: SYN, Options: Options{MSS: 1460}})
-
-	// Nothing is kept until the client returns the answer's number.
-	limits, err := Limits{}.WithDefaults()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	ack := Segment{Seq: 1001, Ack: answer.Seq + 1, Flags: ACK, Payload: []byte("GET / HTTP/1.1\r\n\r\n")}
-	start, ok := cookies.Check(now, conn, &ack)
-	if !ok {
-		fmt.Println("forged")
-		return
-	}
-	emit := func(to Side, s *Segment) { fmt.Printf("to the %v: flags %#x\n", to, s.Flags) }
-	c := start.Conn(now, limits)
-	event, _ := c.FromClient(now, &ack, emit)
-	fmt.Println(event, len(c.Data()))
-	c.Connect(now, emit)
-	// Output:
-	// to the client: flags 0x10
-	// more data 18
-	// to the server: flags 0x2
 }
 
 func BenchmarkAnswer(b *testing.B) {

@@ -3,6 +3,8 @@ package splice_test
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"time"
 
 	"github.com/lbprim/lbprim/dataplane/splice"
 )
@@ -31,4 +33,42 @@ func ExampleChange() {
 	// to the client: 5001
 	// 32 bits: 5001 to 9001
 	// to the server: 9001
+}
+
+// A client's handshake, what it sends, and the connection to the server that is chosen by it.
+func ExampleCookies() {
+	cookies, err := splice.NewCookies(nil, &splice.Offer{MSS: 1400, NoTimestamps: true, Window: 2048})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := time.Now()
+	tuple := splice.Tuple{Client: netip.MustParseAddrPort("192.0.2.9:40000"), Service: netip.MustParseAddrPort("192.0.2.80:80")}
+	answer := cookies.Answer(now, tuple, &splice.Segment{Seq: 1000, Flags: splice.SYN, Options: splice.Options{MSS: 1460}})
+	fmt.Println("promised: MSS", answer.Options.MSS, "window", answer.Window)
+
+	// Nothing is kept until the client returns the answer's number.
+	limits, err := splice.Limits{Budget: 2048}.WithDefaults()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ack := splice.Segment{Seq: 1001, Ack: answer.Seq + 1, Flags: splice.ACK, Payload: []byte("GET / HTTP/1.1\r\n\r\n")}
+	start, ok := cookies.Check(now, tuple, &ack)
+	if !ok {
+		fmt.Println("forged")
+		return
+	}
+	var emit splice.Emit = func(to splice.Side, s *splice.Segment) { fmt.Printf("to the %v: flags %#x\n", to, s.Flags) }
+	c := start.Conn(now, limits)
+	event, _ := c.FromClient(now, &ack, emit)
+	fmt.Println(event, len(c.Data()), c.State())
+	c.Connect(now, emit)
+	fmt.Println(c.State(), c.State() == splice.Connecting)
+	// Output:
+	// promised: MSS 1400 window 2048
+	// to the client: flags 0x10
+	// more data 18 collecting
+	// to the server: flags 0x2
+	// connecting true
 }

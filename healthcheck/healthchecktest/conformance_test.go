@@ -84,5 +84,4 @@ func ExampleTestProber() {
 		})
 		healthchecktest.NoLeaks(t, hello{}, 1000, 5*time.Second, healthchecktest.Closed(t))
 	}
-	// Output:
 }

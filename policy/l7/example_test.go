@@ -115,11 +115,18 @@ func ExamplePolicy_Explain() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Print(p.Explain(l7.Input{}, []byte("GET /cat.png HTTP/1.1\r\nHost: www.example.com\r\n\r\n")))
+	e := p.Explain(l7.Input{}, []byte("GET /cat.png HTTP/1.1\r\nHost: www.example.com\r\n\r\n"))
+	fmt.Print(e)
+	for _, row := range e.Considered {
+		if row.Second == l7.Fails {
+			fmt.Println("not", row.Rule.Name)
+		}
+	}
 	// Output:
 	// decided: farm "web"
 	//   skip  row 10 "images": host "*.example.com" holds, path-suffix ".jpg" fails
 	//   match row 20 "web"
+	// not images
 }
 
 func ExampleHead() {
