@@ -198,6 +198,9 @@ func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) *splice.Tra
 	if r.dir() == toNode {
 		ev, forward = c.conn.FromClient(w.now, &seg, w.emitter(c))
 	} else {
+		if seg.Flags&(splice.SYN|splice.ACK|splice.RST) == splice.SYN|splice.ACK && c.node != nil {
+			w.synAnswered(c.node)
+		}
 		ev, forward = c.conn.FromServer(w.now, &seg, w.emitter(c))
 	}
 	pk.verdict = Held

@@ -68,5 +68,6 @@
 // # What it does not do
 //
 // It opens no device (see dataplane/tun and its neighbours), resolves no names and probes
-// no server: health comes in through [Plane.ApplyHealth] or [Plane.SetUp].
+// no server: health comes in through [Plane.ApplyHealth], [Plane.ApplyRoster] or [Plane.SetUp]. What it sees of servers itself it tells
+// a Roster by [Plane.FeedRoster].
 package dataplane

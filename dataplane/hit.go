@@ -80,6 +80,9 @@ func (w *Worker) hit(pk *packet, r ref) {
 	}
 	if rec.flags&asIs == 0 {
 		w.forward(pk)
+		if pk.v.TCPFlags&wire.SYN != 0 && pk.verdict == Forwarded {
+			w.handshake(pk, rec, dir)
+		}
 	}
 	if len(waiting) > 0 {
 		w.release(waiting, c)

@@ -133,7 +133,7 @@ func (p *Plane) interceptNodes(next *snapshot) error {
 			return fmt.Errorf("%w: node %q of Intercept.Engine and node %q have one id: give them the same steering.IDs in their Config", ErrInvalid, st.Node.Name, n.name)
 		}
 		if n == nil {
-			n = &node{no: uint32(len(next.nodes)), id: id}
+			n = &node{no: uint32(len(next.nodes)), id: id, seen: new(witness)}
 			next.nodes = append(next.nodes, n)
 			next.byID[id] = n
 		}

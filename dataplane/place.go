@@ -294,6 +294,9 @@ func (w *Worker) sendSegment(c *held, n *node, to splice.Side, src, dst wire.End
 	}
 	switch {
 	case to == splice.Server && n != nil:
+		if s.Flags&(splice.SYN|splice.ACK|splice.RST) == splice.SYN {
+			w.synSent(n)
+		}
 		w.stats.nodes[n.no].In.add(ip + m)
 		w.stats.services[c.svc.no].In.add(ip + m)
 	case to == splice.Client:

@@ -35,6 +35,7 @@ type Plane struct {
 	poolNo    uint32
 	told      []uint64 // octets of every node, as far as its pool knows of them
 	roster    roster
+	passive   passive
 
 	wmu     sync.Mutex
 	workers []*Worker
@@ -358,6 +359,7 @@ func (p *Plane) Step(now time.Time) (more bool) {
 		p.own.mu.Unlock()
 	}
 	p.stepPools(now)
+	p.stepPassive(now)
 	p.watchSYNs(now)
 	p.sweepFarms(now)
 	p.mu.Lock()

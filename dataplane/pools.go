@@ -32,10 +32,10 @@ func (q *pool) adopt(id steering.NodeID) bool {
 // moved. Workers may want p.mu while they count, so that it must not be held.
 func (p *Plane) stepPools(now time.Time) {
 	nodes := p.snap.Load().nodes
-	octets := make([]uint64, len(nodes))
+	sum := make([]Traffic, len(nodes))
 	p.each(func(s *workerStats) {
-		for i := range min(len(octets), len(s.nodes)) {
-			octets[i] += s.nodes[i].In.Octets + s.nodes[i].Out.Octets
+		for i := range min(len(sum), len(s.nodes)) {
+			sum[i].merge(&s.nodes[i])
 		}
 	})
 	p.mu.Lock()
@@ -44,15 +44,16 @@ func (p *Plane) stepPools(now time.Time) {
 		if i == len(p.told) {
 			p.told = append(p.told, 0)
 		}
-		if d := octets[i] - p.told[i]; octets[i] > p.told[i] && n.pool.Pool != nil {
-			p.told[i] = octets[i]
-			n.pool.AddOctets(n.id, d) // which knows whether it still has that node
+		if octets := sum[i].In.Octets + sum[i].Out.Octets; octets > p.told[i] && n.pool.Pool != nil {
+			n.pool.AddOctets(n.id, octets-p.told[i]) // which knows whether it still has that node
+			p.told[i] = octets
 		}
 	}
 	for _, q := range p.pools {
 		q.Step(now)
 	}
 	p.stepRoster(now)
+	p.stepTraffic(now, sum)
 }
 
 // clocks runs the pools that are in force.

@@ -26,6 +26,8 @@ type advised struct {
 // port that keeps its sessions and takes no new ones drains its node; one that does neither has lost it. What an agent says of weight and
 // sessions holds for all nodes of its server. A node that comes back is given work by the rules of start: [Plane.Step] moves them on.
 //
+// With [Plane.FeedRoster], the Plane in turn tells the Roster what it sees.
+//
 // Only one Roster may be applied to a Plane; the last one's slow start holds.
 func (p *Plane) ApplyRoster(start healthcheck.SlowStart) (onPort func(healthcheck.PortTransition), onAgent func(string, healthcheck.AgentReport), err error) {
 	if err := start.Validate(); err != nil {
@@ -42,19 +44,21 @@ func (p *Plane) ApplyRoster(start healthcheck.SlowStart) (onPort func(healthchec
 
 func (p *Plane) portChanged(t healthcheck.PortTransition) {
 	st := &t.Status
-	up := st.Usable || st.KeepsSessions
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	name := st.Server + "/" + st.Port
-	ids := p.ids(name, 0)
-	if len(ids) == 0 {
-		name = st.Server
-		ids = p.ids(name, st.Target.Port())
-	}
+	name, ids := p.named(st.Server, st.Port, st.Target.Port())
+	p.bind(st.Server, st.Port, ids)
 	if len(ids) == 0 {
 		p.cfg.Logger.Warn("health of an unknown node", "server", st.Server, "port", st.Port, "state", st.State)
 		return
 	}
+	p.obey(st, name, ids)
+	p.logRefresh()
+}
+
+// obey has nodes be what their port is. p.mu is held.
+func (p *Plane) obey(st *healthcheck.PortStatus, name string, ids map[steering.NodeID]*pool) {
+	up := st.Usable || st.KeepsSessions
 	a := p.roster.nodes[name]
 	if a == nil {
 		a = &advised{server: st.Server}
@@ -72,7 +76,6 @@ func (p *Plane) portChanged(t healthcheck.PortTransition) {
 			q.SetUp(id, up)
 		}
 	}
-	p.logRefresh()
 }
 
 func (p *Plane) agentSaid(server string, r healthcheck.AgentReport) {
@@ -86,6 +89,16 @@ func (p *Plane) agentSaid(server string, r healthcheck.AgentReport) {
 		}
 	}
 	p.logRefresh()
+}
+
+// named finds the nodes that a port decides about, and what they are called.
+func (p *Plane) named(server, port string, number uint16) (name string, ids map[steering.NodeID]*pool) {
+	name = server + "/" + port
+	if ids = p.ids(name, 0); len(ids) == 0 {
+		name = server
+		ids = p.ids(name, number)
+	}
+	return name, ids
 }
 
 // ids finds the nodes of a name, and where port is not 0, of that port or of none.

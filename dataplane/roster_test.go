@@ -33,8 +33,9 @@ type rostered struct {
 	agent  func(string, healthcheck.AgentReport)
 }
 
-func newRostered(t *testing.T, fam family, start healthcheck.SlowStart, change func(*Service)) *rostered {
-	p := newPlane(t, fam, func(_ *Config, s *Service) {
+func newRostered(t *testing.T, fam family, start healthcheck.SlowStart, change func(*Service), edit ...func(*healthcheck.Setup)) *rostered {
+	p := newPlane(t, fam, func(c *Config, s *Service) {
+		c.Addrs = []netip.Addr{fam.router}
 		pool, err := steering.NewPool(&steering.Config{Metric: steering.RoundRobin, StartDown: true, IDs: new(steering.IDs)},
 			steering.Node{Name: "s1/web", Addr: ap(fam.n1, 8080)}, steering.Node{Name: "s2", Addr: ap(fam.n2, 8080)})
 		require.NoError(t, err)
@@ -50,10 +51,14 @@ func newRostered(t *testing.T, fam family, start healthcheck.SlowStart, change f
 	r.roster, err = healthcheck.NewRoster(&healthcheck.RosterConfig{OnPort: onPort, OnAgent: onAgent, Monitor: healthcheck.Config{Jitter: -1, Seed: 1}})
 	require.NoError(t, err)
 	check := healthcheck.Check{Interval: time.Second, Fall: 1}
-	require.NoError(t, r.roster.Set(healthcheck.Setup{Servers: []healthcheck.Server{
+	setup := healthcheck.Setup{Servers: []healthcheck.Server{
 		{Name: "s1", Addr: fam.n1, Ports: []healthcheck.Port{{Name: "web", Port: 8080, L4: r.lights[0], Check: check}, {Port: 9090}}},
 		{Name: "s2", Addr: fam.n2, Ports: []healthcheck.Port{{Port: 8080, L4: r.lights[1], Check: check}, {Port: 9090}}},
-	}}))
+	}}
+	for _, f := range edit {
+		f(&setup)
+	}
+	require.NoError(t, r.roster.Set(setup))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.roster.Run(ctx) }()

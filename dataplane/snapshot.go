@@ -56,6 +56,7 @@ type node struct {
 	pool *pool
 	name string
 	addr netip.AddrPort
+	seen *witness
 	keep bool // it may keep its sessions
 	gone bool // its pool does not know it any more
 }
@@ -302,7 +303,7 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 					ErrInvalid, st.Node.Name, n.name)
 			}
 			if n == nil {
-				n = &node{no: uint32(len(next.nodes)), id: id}
+				n = &node{no: uint32(len(next.nodes)), id: id, seen: new(witness)}
 				next.nodes = append(next.nodes, n)
 				next.byID[id] = n
 			}

@@ -109,10 +109,21 @@ func TestReassignThreshold(t *testing.T) {
 	}
 	require.False(t, dsr.Failed())
 
-	for _, n := range []int{-1, MaxReassign + 1} {
-		_, err = NewSYNCount(n, false)
-		require.ErrorContains(t, err, "want 1 to 1048576")
+	none, err := NewSYNCount(-1, false)
+	require.NoError(t, err)
+	for range 10000 {
+		require.False(t, none.SYN())
 	}
+	require.False(t, none.Failed())
+	require.EqualError(t, none.Result(netip.AddrPort{}).Err, "passive: connections unanswered")
+	_, err = NewSYNCount(MaxReassign+1, false)
+	require.ErrorContains(t, err, "want 1 to 1048576")
+	// Another threshold counts anew: the count cannot have passed it unnoticed.
+	c.set(5, false)
+	require.False(t, sent(5))
+	require.True(t, sent(1))
+	c.set(5, false)
+	require.True(t, c.Failed())
 	most, err := NewSYNCount(4000, false)
 	require.NoError(t, err)
 	for range 4000 {

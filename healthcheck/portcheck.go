@@ -3,6 +3,7 @@ package healthcheck
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/lbprim/lbprim/internal/enum"
 )
@@ -101,6 +102,24 @@ type PortCheck struct {
 	Method    Method
 	Transport Transport
 	Port      uint16 // the one to be checked
+}
+
+// WithDefaults returns a check with those fields set, of the ones that are zero,
+// whose defaults are others for c. A plain UDP check takes silence for life, so a
+// port comes up by two of them: one, and a second later, after all other ports
+// being brought up had their first, another one, which meets the port unreachable
+// that the first one may have brought.
+func (c PortCheck) WithDefaults(to Check) Check {
+	if c.Method != UDP {
+		return to
+	}
+	if to.Rise == 0 {
+		to.Rise, to.BringUpLast = 2, true
+	}
+	if interval := to.withDefaults().Interval; to.FastInterval == 0 {
+		to.FastInterval = min(interval, time.Second)
+	}
+	return to
 }
 
 // Resolve returns the check that the port gets.

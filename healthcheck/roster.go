@@ -56,6 +56,10 @@ type Port struct {
 	// the other within one timeout. Once it is up L7 alone is repeated, or L4 if
 	// there is no L7.
 	L4, L7 Prober
+	// Profile, if not nil, decides about the plain check if neither L4 nor L7 is set:
+	// it is what [PortProfile.Resolve] says, by Setup.Probers, with Layer 4 before a
+	// Layer 7 check over TCP. Profile.Port is filled in if it is 0.
+	Profile *PortProfile
 	// FastBringUp lets a pass of L4 bring the port up; L7 follows. A port that L7
 	// failed needs L7 to come back.
 	FastBringUp bool
@@ -73,10 +77,13 @@ type Port struct {
 
 	// Unbound: no virtual port is bound to it.
 	Unbound bool
-	// Reassign is the threshold of the passive check, see [SYNCount]; default 20.
+	// Reassign is the threshold of the passive check, see [SYNCount]; default 20,
+	// negative: none. It needs the data plane to feed [Roster.SYNs].
 	Reassign int
 	// DSR: the server answers clients directly, so unanswered SYNs mean nothing.
 	DSR bool
+
+	checked uint16 // another port whose check is that of this one
 }
 
 // Setup is the whole configuration of a [Roster].
@@ -86,6 +93,10 @@ type Setup struct {
 	Elements []Check
 	Policies []Policy
 	Servers  []Server
+	Virtuals []Virtual
+	// Probers returns the prober of a method, for ports with a Profile; probe.For of
+	// package probe is one.
+	Probers func(Method) (Prober, bool)
 }
 
 // attachment is what decides about a port.
@@ -126,7 +137,7 @@ func (p *Port) decides() attachment {
 		return attachment{byPolicy, p.Policy}
 	case p.VirtualPolicy != "":
 		return attachment{byVirtualPolicy, p.VirtualPolicy}
-	case p.L4 != nil || p.L7 != nil:
+	case p.L4 != nil || p.L7 != nil || p.Profile != nil:
 		return attachment{kind: byCheck}
 	}
 	return attachment{}
@@ -137,6 +148,47 @@ func (p *Port) name() string {
 		return p.Name
 	}
 	return strconv.Itoa(int(p.Port))
+}
+
+// resolve fills in the plain check of a port that has a profile.
+func (s *Setup) resolve(p *Port) error {
+	if p.decides().kind != byCheck || p.L4 != nil || p.L7 != nil {
+		return nil
+	}
+	profile := *p.Profile
+	if profile.Port == 0 {
+		profile.Port = p.Port
+	}
+	if profile.Port != p.Port {
+		return fmt.Errorf("Profile.Port %d, want %d or 0; BasedOn names another port to check", profile.Port, p.Port)
+	}
+	c, err := profile.Resolve()
+	switch {
+	case errors.Is(err, ErrNoMethod):
+		p.L7 = FailWith(err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("Profile: %w", err)
+	case s.Probers == nil:
+		return fmt.Errorf("Profile: it is a check by %v, want Setup.Probers to have its prober", c.Method)
+	}
+	prober := func(m Method) Prober {
+		q, ok := s.Probers(m)
+		if !ok || q == nil {
+			err = fmt.Errorf("Profile: Setup.Probers has none for %v", m)
+		}
+		return q
+	}
+	switch {
+	case c.Method.Layer() == 4:
+		p.L4 = prober(c.Method)
+	case c.Transport == OverTCP:
+		p.L4, p.L7 = prober(TCP), prober(c.Method)
+	default:
+		p.L7 = prober(c.Method)
+	}
+	p.Check, p.checked = c.WithDefaults(p.Check), c.Port
+	return err
 }
 
 // The IDs of a Roster's checks in its Monitor.
@@ -171,9 +223,11 @@ func (s *Server) agentCheck() Check {
 	return c
 }
 
-// validate compiles the policies and reports all that is wrong, joined.
+// validate compiles the policies, resolves the ports' profiles, and reports all that is
+// wrong, joined.
 func (s *Setup) validate() (*Policies, error) {
 	var errs []error
+	s.Servers = slices.Clone(s.Servers)
 	names := make([]string, 0, len(s.Elements))
 	elements := map[string]bool{}
 	for i := range s.Elements {
@@ -195,14 +249,31 @@ func (s *Setup) validate() (*Policies, error) {
 	for _, p := range s.Policies {
 		policies[p.Name] = true
 	}
-	servers := map[string]bool{}
+	servers, ports := map[string]bool{}, map[Member]bool{}
 	for i := range s.Servers {
 		v := &s.Servers[i]
+		v.Ports = slices.Clone(v.Ports)
+		for j := range v.Ports {
+			p := &v.Ports[j]
+			ports[Member{v.Name, p.name()}] = true
+			if err := s.resolve(p); err != nil {
+				errs = append(errs, fmt.Errorf("healthcheck: server %q: port %q: %w", v.Name, p.name(), err))
+			}
+		}
 		if servers[v.Name] {
 			errs = append(errs, fmt.Errorf("healthcheck: server %q: Name used twice, want it unique", v.Name))
 		}
 		servers[v.Name] = true
 		errs = append(errs, v.validate(elements, policies)...)
+	}
+	virtuals := map[string]bool{}
+	for i := range s.Virtuals {
+		v := &s.Virtuals[i]
+		if virtuals[v.Name] {
+			errs = append(errs, fmt.Errorf("healthcheck: virtual server %q: Name used twice, want it unique", v.Name))
+		}
+		virtuals[v.Name] = true
+		errs = append(errs, v.validate(ports)...)
 	}
 	return ps, errors.Join(errs...)
 }

@@ -84,8 +84,9 @@ func newRig(t *testing.T, setup healthcheck.Setup) *rig {
 		OnServer: func(x healthcheck.ServerTransition) {
 			g.add("%s %v→%v %v", x.Status.Server, x.From, x.To, x.Status.Admin)
 		},
-		OnAgent: func(server string, sum healthcheck.AgentReport) { g.add("%s agent %d%%", server, sum.Weight) },
-		Monitor: healthcheck.Config{Jitter: -1, Seed: 1},
+		OnVirtual: func(x healthcheck.VirtualStatus) { g.add("%s answers=%v", x.Name, x.Answers) },
+		OnAgent:   func(server string, sum healthcheck.AgentReport) { g.add("%s agent %d%%", server, sum.Weight) },
+		Monitor:   healthcheck.Config{Jitter: -1, Seed: 1},
 	})
 	require.NoError(t, err)
 	require.NoError(t, r.Set(setup))

@@ -226,13 +226,13 @@ func TestRosterErrorsAllAtOnce(t *testing.T) {
 		Elements: []healthcheck.Check{{ID: "e", Target: web1, Prober: new(fake)}, {ID: "e", Target: web1}},
 		Policies: []healthcheck.Policy{{Name: "p", Expr: expr("p OR nobody")}},
 		Servers: []healthcheck.Server{
-			{Name: "a", Addr: s1}, {Name: "a", Ports: []healthcheck.Port{{Port: 80}, {Port: 80, Name: "80"}, {}, {Port: 81, Element: "x", Policy: "y", Reassign: -3, Check: healthcheck.Check{Interval: 1}}}},
+			{Name: "a", Addr: s1}, {Name: "a", Ports: []healthcheck.Port{{Port: 80}, {Port: 80, Name: "80"}, {}, {Port: 81, Element: "x", Policy: "y", Reassign: 1<<20 + 1, Check: healthcheck.Check{Interval: 1}}}},
 			{}, {Name: "r", Addr: s1, Ports: []healthcheck.Port{{Port: 1645, L7: new(fake)}, {Port: 1812, L7: new(fake)}}},
 		},
 	})
 	for _, want := range []string{
 		`element "e": ID used twice`, "Prober <nil>", "p → p", "p → nobody", `server "a": Name used twice`, `server "a": Addr invalid IP`,
-		`port "80": Name used twice`, `port "0": Port 0`, `Element "x"`, `Policy "y"`, "Reassign: healthcheck: reassign threshold -3", "Interval 1ns",
+		`port "80": Name used twice`, `port "0": Port 0`, `Element "x"`, `Policy "y"`, "Reassign: healthcheck: reassign threshold 1048577", "Interval 1ns",
 		`server "": Name ""`, "RADIUS on one of the two",
 	} {
 		require.ErrorContains(t, err, want)

@@ -3,7 +3,7 @@ package healthcheck
 import (
 	"context"
 	"errors"
-	"slices"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -21,6 +21,9 @@ type RosterConfig struct {
 	OnPort   func(PortTransition)
 	OnServer func(ServerTransition)
 	OnAgent  func(server string, sum AgentReport)
+	// OnVirtual, if not nil, is called when a virtual server begins or ceases to have
+	// enough usable servers, under the same rules.
+	OnVirtual func(VirtualStatus)
 	// Monitor configures the Monitor inside. Its OnTransition is called for the
 	// transitions of the checks themselves, its OnResult for all results.
 	Monitor Config
@@ -52,6 +55,7 @@ type Roster struct {
 	policies *Policies
 	elements map[string]Check
 	servers  map[string]*rserver
+	virtuals map[string]*rvirtual
 	users    map[string][]*rport // of a check, by its ID
 	echo     map[string]*rserver // by ID of echo and agent check
 	checks   map[string]seen     // what is known of each check, by ID
@@ -108,7 +112,6 @@ func (r *Roster) Set(setup Setup) error {
 	}
 	var checks []Check
 	for _, conf := range setup.Servers {
-		conf.Ports = slices.Clone(conf.Ports)
 		s := old[conf.Name]
 		if s == nil {
 			s = &rserver{ports: map[string]*rport{}}
@@ -137,7 +140,11 @@ func (r *Roster) Set(setup Setup) error {
 		st, _ := r.m.Status(id)
 		r.learn(id, st)
 	}
+	r.enrol(setup.Virtuals)
 	r.lookAll()
+	for _, v := range r.virtuals {
+		r.lookVirtual(v)
+	}
 	r.mu.Unlock()
 	r.deliver()
 	return nil
@@ -168,11 +175,9 @@ func (r *Roster) enlist(s *rserver, checks []Check) []Check {
 		name := conf.name()
 		p := s.ports[name]
 		if p == nil {
-			p = &rport{server: s, check: new(bringUpState)}
+			p = &rport{server: s, check: new(bringUpState), syns: new(SYNCount)}
 		}
-		if p.syns == nil || p.conf.Reassign != conf.Reassign || p.conf.DSR != conf.DSR {
-			p.syns, _ = NewSYNCount(conf.Reassign, conf.DSR) // validated
-		}
+		p.syns.set(conf.Reassign, conf.DSR)
 		p.conf, p.by = conf, conf.decides()
 		ports[name] = p
 		switch p.by.kind {
@@ -185,6 +190,9 @@ func (r *Roster) enlist(s *rserver, checks []Check) []Check {
 		case byCheck:
 			c := conf.Check
 			c.ID, c.Target = portID(s.conf.Name, name), p.target()
+			if conf.checked != 0 {
+				c.Target = netip.AddrPortFrom(c.Target.Addr(), conf.checked)
+			}
 			c.Prober = &bringUp{conf.L4, conf.L7, conf.FastBringUp, p.check}
 			c.HoldDown = 0 // the port sees to it
 			r.use(c.ID, p)
@@ -309,6 +317,11 @@ func (r *Roster) look(p *rport) {
 	if p.state == from && p.usable == usable {
 		return
 	}
+	defer func() { // what brings it about is told first
+		for _, v := range p.virtuals {
+			r.lookVirtual(v)
+		}
+	}()
 	if f := r.cfg.OnPort; f != nil {
 		t := PortTransition{from, p.state, usable, p.status()}
 		r.out = append(r.out, func() { f(t) })

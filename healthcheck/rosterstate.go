@@ -127,6 +127,8 @@ type rport struct {
 	check  *bringUpState
 	syns   *SYNCount
 
+	virtuals []*rvirtual // that it is a member of
+
 	state     State
 	since     time.Time
 	ramp      time.Time

@@ -38,7 +38,7 @@ func (r *Roster) FailPassive(server, port string) error {
 }
 
 // SYNs returns the passive check of a port, for the data plane to count in; nil
-// if there is no such port. It stays the same while the port's threshold does.
+// if there is no such port. It is the same for as long as the port is there.
 func (r *Roster) SYNs(server, port string) *SYNCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
