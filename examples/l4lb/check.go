@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 
 // check is how something is checked.
 type check struct {
-	Method   healthcheck.Method `yaml:"method" doc:"Protocol of the check." default:"tcp"`
+	Method   healthcheck.Method `yaml:"method" doc:"Protocol of the check." default:"that of the port: ftp for 21, telnet for 23, smtp for 25, http for 80, pop3 for 110, nntp for 119, imap4 for 143, ldap for 389, ssl for 443, rtsp for 554, mms for 1755, pnm for 7070, dns for 53 and radius for 1812 and 1645 where the farm's services are udp; else tcp or udp"`
 	Port     uint16             `yaml:"port" doc:"Port to check, where it is not the node's." default:"the node's"`
 	Interval time.Duration      `yaml:"interval" doc:"Time between checks." default:"5s"`
 	Timeout  time.Duration      `yaml:"timeout" doc:"Time one check may take." default:"the interval"`
@@ -83,29 +84,40 @@ func (e *element) validate(f *conf.File, path, name string) {
 	if e.Target.IsValid() && e.Target.Port() == 0 && e.needsPort() {
 		f.Add(path+".target", "%v: want a port too", e.Target.Addr())
 	}
-	e.check.validate(f, path)
+	e.check.validate(f, path, e.Target.Port(), healthcheck.OverTCP)
 }
 
-func (c *check) method() healthcheck.Method {
-	if c.Method == healthcheck.NoMethod {
-		return healthcheck.TCP
+// on is the check of a port: one without a method gets that of the port.
+func (c check) on(port uint16, over healthcheck.Transport) check {
+	if c.Port != 0 {
+		port = c.Port
 	}
-	return c.Method
+	if c.Method == healthcheck.NoMethod {
+		c.Method = healthcheck.TCP
+		if of, err := (healthcheck.PortProfile{Port: port, Transport: over, Element: true}).Resolve(); err == nil { // there is none without a port
+			c.Method = of.Method
+		}
+	}
+	return c
 }
 
 func (c *check) needsPort() bool {
-	return c.Port == 0 && c.method() != healthcheck.ICMP && c.method() != healthcheck.Command
+	return c.Port == 0 && c.Method != healthcheck.ICMP && c.Method != healthcheck.Command
 }
 
-func (c *check) validate(f *conf.File, path string) {
-	if _, err := c.prober(); err != nil {
+func (c *check) validate(f *conf.File, path string, port uint16, over healthcheck.Transport) {
+	k := c.on(port, over)
+	if _, err := k.prober(); err != nil {
 		for _, e := range joined(err) {
+			if c.Method == healthcheck.NoMethod && k.Method.Layer() == 7 {
+				e = fmt.Errorf("%w (port %d is checked by %v unless method says otherwise)", e, cmp.Or(c.Port, port), k.Method)
+			}
 			f.Add(path, "%v", e)
 		}
 		return
 	}
-	probe := healthcheck.Check{ID: "x", Target: netip.MustParseAddrPort("192.0.2.1:1")}
-	c.fill(&probe)
+	probe := healthcheck.Check{ID: "x", Target: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), port)}
+	k.fill(&probe, over)
 	if err := probe.Validate(); err != nil {
 		for _, e := range joined(err) {
 			f.Add(path, "%v", e)
@@ -115,7 +127,7 @@ func (c *check) validate(f *conf.File, path string) {
 
 // foreign lists the options that do not go with the method.
 func (c *check) foreign() error {
-	m := c.method()
+	m := c.Method
 	var errs []error
 	for _, o := range []struct {
 		name string
@@ -136,19 +148,23 @@ func (c *check) foreign() error {
 	return errors.Join(errs...)
 }
 
-// prober returns the prober of the check's method.
+// prober returns the prober of the check's method, which must be there, see on.
 func (c *check) prober() (healthcheck.Prober, error) {
 	if err := c.foreign(); err != nil {
 		return nil, err
 	}
-	switch m := c.method(); m {
+	switch m := c.Method; m {
 	case healthcheck.TCP:
 		if c.Send == "" && c.Expect == "" {
 			return probe.TCP{}, nil
 		}
 		return validated(probe.Script{Steps: []probe.Step{{Send: []byte(c.Send), Expect: []byte(c.Expect)}}})
 	case healthcheck.UDP:
-		return probe.UDP{Payload: []byte(c.Send), Expect: []byte(c.Expect)}, nil
+		p := probe.UDP{Payload: []byte(c.Send), Expect: []byte(c.Expect)}
+		if c.Expect == "" && c.Rise == 0 {
+			p.Datagrams = 1 // another one follows, see fill
+		}
+		return p, nil
 	case healthcheck.HTTP:
 		h, err := c.http()
 		if err != nil {
@@ -226,11 +242,15 @@ type validator interface {
 
 func validated(p validator) (healthcheck.Prober, error) { return p, p.Validate() }
 
-// fill puts the check's numbers into c.
-func (c *check) fill(to *healthcheck.Check) {
-	to.Prober, _ = c.prober()
-	to.Interval, to.Timeout, to.Rise, to.Fall, to.HoldDown = c.Interval, c.Timeout, c.Rise, c.Fall, c.HoldDown
-	if c.Port != 0 {
-		to.Target = netip.AddrPortFrom(to.Target.Addr(), c.Port)
+// fill puts the check into to, whose Target is the node.
+func (c *check) fill(to *healthcheck.Check, over healthcheck.Transport) {
+	k := c.on(to.Target.Port(), over)
+	to.Prober, _ = k.prober()
+	to.Interval, to.Timeout, to.Rise, to.Fall, to.HoldDown = k.Interval, k.Timeout, k.Rise, k.Fall, k.HoldDown
+	if k.Port != 0 {
+		to.Target = netip.AddrPortFrom(to.Target.Addr(), k.Port)
+	}
+	if k.Expect == "" { // a datagram that expects an answer is no plain one
+		*to = healthcheck.PortCheck{Method: k.Method}.WithDefaults(*to)
 	}
 }

@@ -161,6 +161,9 @@ func (in *instance) health(fm *farm, full string) (h healthReply) {
 		return h
 	}
 	h.Checked, h.State, h.Since, h.By = true, p.State, p.Since, p.By
+	if p.Err != nil && !p.State.Usable() {
+		h.Note = p.Err.Error()
+	}
 	return h
 }
 

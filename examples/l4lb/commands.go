@@ -103,7 +103,7 @@ func explainCommand() cli.Command {
 					return err
 				}
 				for _, fm := range c.Farms {
-					fm.Check, fm.Policy = nil, expr{} // nobody checks here: all nodes count as up
+					fm.Check, fm.Policy, fm.Ping = nil, expr{}, nil // nobody checks here: all nodes count as up
 				}
 				table, err := c.compile(newPools(nil), nil, nil)
 				if err != nil {

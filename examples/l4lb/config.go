@@ -133,7 +133,7 @@ func (c *config) check(f *conf.File) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Farms)) {
 		if c.Farms[name] != nil {
-			c.Farms[name].validate(f, "farms."+name, name, c.Device)
+			c.Farms[name].validate(f, "farms."+name, name, c.Device, c.transport(name))
 		}
 	}
 	seen := map[string]int{}
@@ -153,6 +153,21 @@ func (c *config) check(f *conf.File) {
 	}
 	// The library's own judgement of what is left: overlapping matches, families, metrics, policies.
 	c.judge(f)
+}
+
+// transport is what a farm's nodes are asked by: TCP, unless all its services are UDP.
+func (c *config) transport(farm string) healthcheck.Transport {
+	of := healthcheck.AnyTransport
+	for _, s := range c.Services {
+		if s == nil || s.Farm != farm {
+			continue
+		}
+		if s.match().Protocol != policy.UDP {
+			return healthcheck.OverTCP
+		}
+		of = healthcheck.OverUDP
+	}
+	return max(of, healthcheck.OverTCP)
 }
 
 // judge has the library compile the configuration.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -32,6 +33,8 @@ type farm struct {
 	Seed      uint64              `yaml:"seed" doc:"Of hashes and turns; balancers that must agree share one." default:"0"`
 	Ageing    ageing              `yaml:"ageing" doc:"For how long sessions are remembered."`
 	Check     *check              `yaml:"check" doc:"How nodes are checked. Without it and a policy, they count as up."`
+	Ping      *ping               `yaml:"ping" doc:"Send nodes echo requests, too. A node that does not answer them is down; one that nothing comes from, while packets are sent to it, gets one at once."`
+	SYNs      int                 `yaml:"unanswered" doc:"How many connections in a row a node may leave unanswered; with one more, and none answered for a second, it is down, and checked at once. -1 is any number. With forward dsr and tunnel answers are not seen, and not counted." default:"20 with a check or a policy, else -1"`
 	Agent     *agent              `yaml:"agent" doc:"Ask an agent on each node, in the format of HAProxy's agent check, which can set its weight and limit of sessions, drain it, take it out of service, or say that it is down. It revives no node that its check or policy has down."`
 	Policy    expr                `yaml:"policy" doc:"When a node is up: a boolean expression over elements and policies, and 'self', the node's own check. Such as 'self AND (db1 OR db2)'." default:"self"`
 	Nodes     []*node             `yaml:"nodes,required" doc:"The servers."`
@@ -42,6 +45,18 @@ type agent struct {
 	Interval time.Duration `yaml:"interval" doc:"Time between questions." default:"5s"`
 	Timeout  time.Duration `yaml:"timeout" doc:"Time for the answer." default:"the interval"`
 	Send     string        `yaml:"send" doc:"What to send it first." default:"nothing"`
+}
+
+type ping struct {
+	Interval time.Duration `yaml:"interval" doc:"Time between echo requests." default:"2s"`
+	Fall     int           `yaml:"fall" doc:"Requests in a row without an answer until a node is down." default:"5"`
+	Silence  time.Duration `yaml:"silence" doc:"How long nothing may come from a node that packets are sent to; negative is for ever." default:"3s"`
+}
+
+// fill puts the ping into a server.
+func (p *ping) fill(to *healthcheck.Server) {
+	to.Echo, to.Silence = probe.ICMP{Attempts: 1}, p.Silence
+	to.EchoCheck.Interval, to.EchoCheck.Fall = p.Interval, p.Fall
 }
 
 type clients struct {
@@ -81,7 +96,7 @@ func validName(f *conf.File, path, name string) {
 	}
 }
 
-func (fm *farm) validate(f *conf.File, path, name string, d device) {
+func (fm *farm) validate(f *conf.File, path, name string, d device, over healthcheck.Transport) {
 	validName(f, path, name)
 	if len(fm.Nodes) == 0 {
 		f.Add(path+".nodes", "empty: want at least one node")
@@ -117,7 +132,18 @@ func (fm *farm) validate(f *conf.File, path, name string, d device) {
 		}
 	}
 	if fm.Check != nil {
-		fm.Check.validate(f, path+".check")
+		fm.validateCheck(f, path+".check", over)
+	}
+	if fm.Ping != nil {
+		to := healthcheck.Server{}
+		fm.Ping.fill(&to)
+		to.EchoCheck.ID, to.EchoCheck.Target, to.EchoCheck.Prober = "x", netip.MustParseAddrPort("192.0.2.1:1"), to.Echo
+		for _, err := range joined(to.EchoCheck.Validate()) {
+			f.Add(path+".ping", "%v", err)
+		}
+	}
+	if _, err := healthcheck.NewSYNCount(fm.SYNs, false); err != nil {
+		f.Add(path+".unanswered", "%v", err)
 	}
 	if a := fm.Agent; a != nil {
 		to := healthcheck.Check{ID: "x", Target: netip.MustParseAddrPort("192.0.2.1:1")}
@@ -132,6 +158,22 @@ func (fm *farm) validate(f *conf.File, path, name string, d device) {
 	fm.validateForward(f, path, first, d)
 	if fm.Policy.usesSelf() && fm.Check == nil {
 		f.Add(path+".policy", "self: the farm has no check")
+	}
+}
+
+// validateCheck looks at the check of every port that nodes have: without a method, it may be another one for each.
+func (fm *farm) validateCheck(f *conf.File, path string, over healthcheck.Transport) {
+	var ports []uint16
+	for _, n := range fm.Nodes {
+		if n != nil {
+			ports = append(ports, n.Address.Port())
+		}
+	}
+	slices.Sort(ports)
+	for _, port := range slices.Compact(ports) {
+		if fm.Check.validate(f, path, port, over); f.Faulty(path) {
+			return // once is enough
+		}
 	}
 }
 
@@ -186,7 +228,15 @@ func (fm *farm) config(ids *steering.IDs) *steering.Config {
 func (fm *farm) is4() bool { return fm.Nodes[0].Address.Addr().Is4() }
 
 // checked reports whether anything decides about the nodes' health.
-func (fm *farm) checked() bool { return fm.Check != nil || !fm.Policy.IsZero() }
+func (fm *farm) checked() bool { return fm.Check != nil || !fm.Policy.IsZero() || fm.Ping != nil }
+
+// unanswered is the threshold of connections that a node leaves unanswered.
+func (fm *farm) unanswered() int {
+	if fm.SYNs == 0 && fm.Check == nil && fm.Policy.IsZero() {
+		return -1 // nothing would bring a node back but time
+	}
+	return fm.SYNs
+}
 
 // fill puts the agent check into c.
 func (a *agent) fill(to *healthcheck.Check) {

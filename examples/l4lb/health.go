@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -67,7 +68,7 @@ func (c *config) setup() (s healthcheck.Setup) {
 	for _, name := range slices.Sorted(maps.Keys(c.Elements)) {
 		e := c.Elements[name]
 		hc := healthcheck.Check{ID: name, Target: e.Target.AddrPort}
-		e.fill(&hc)
+		e.fill(&hc, healthcheck.OverTCP)
 		s.Elements = append(s.Elements, hc)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
@@ -77,10 +78,11 @@ func (c *config) setup() (s healthcheck.Setup) {
 		fm := c.Farms[name]
 		for _, n := range fm.Nodes {
 			full := nodeName(name, n.Name)
-			port := healthcheck.Port{Name: nodePort, Port: max(1, n.Address.Port())}
+			port := healthcheck.Port{Name: nodePort, Port: max(1, n.Address.Port()), Reassign: fm.unanswered()}
+			port.DSR = fm.Forward == dataplane.DSR || fm.Forward == dataplane.Tunnelled
 			if fm.Check != nil {
 				hc := healthcheck.Check{ID: full, Target: n.Address.AddrPort}
-				fm.Check.fill(&hc)
+				fm.Check.fill(&hc, c.transport(name))
 				s.Elements = append(s.Elements, hc)
 				port.Element = full
 			}
@@ -89,6 +91,9 @@ func (c *config) setup() (s healthcheck.Setup) {
 				port.Element, port.Policy = "", healthPolicy(full)
 			}
 			server := healthcheck.Server{Name: full, Addr: n.Address.Addr(), Ports: []healthcheck.Port{port}}
+			if fm.Ping != nil {
+				fm.Ping.fill(&server)
+			}
 			if fm.Agent != nil {
 				server.AgentCheck.Target = n.Address.AddrPort
 				fm.Agent.fill(&server.AgentCheck)
@@ -115,6 +120,9 @@ func (in *instance) newRoster(cfg healthcheck.Config) error {
 	}
 	in.advise = onAgent
 	in.roster, err = healthcheck.NewRoster(&healthcheck.RosterConfig{Monitor: cfg, OnPort: onPort, OnAgent: onAgent})
+	if err == nil {
+		in.plane.FeedRoster(in.roster)
+	}
 	return err
 }
 
