@@ -122,6 +122,10 @@ func (c *config) validate(f *conf.File) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Checks)) {
 		if k := c.Checks[name]; k != nil {
+			if err := k.settle(); err != nil {
+				f.Add("checks."+name, "%v", err)
+				continue
+			}
 			for _, err := range k.faults(name) {
 				f.Add("checks."+name, "%v", err)
 			}
@@ -172,10 +176,14 @@ func (c *check) faults(name string) []error {
 }
 
 func (c *check) check(name string, target netip.AddrPort, p healthcheck.Prober) healthcheck.Check {
-	return healthcheck.Check{
+	of := healthcheck.PortCheck{}
+	if c.comesUpByTwo() {
+		of.Method = c.Method
+	}
+	return of.WithDefaults(healthcheck.Check{
 		ID: name, Target: target, Prober: p, Interval: c.Interval, FastInterval: c.FastInterval,
 		Timeout: c.Timeout, Rise: c.Rise, Fall: c.Fall, HoldDown: c.HoldDown,
-	}
+	})
 }
 
 func (c *config) compile() (*healthcheck.Policies, error) {
@@ -213,6 +221,7 @@ listen: 127.0.0.1:9180            # status page, /status.json, /metrics, /up/NAM
 checks:
   web1: {method: http, target: "10.0.0.11:8080", path: /health, interval: 2s}
   web2: {method: http, target: "10.0.0.12:8080", path: /health, interval: 2s}
+  mail: {target: "10.0.0.30:25"}  # no method: that of the port, smtp
   db: {method: postgresql, target: "10.0.0.20:5432", fall: 2}
 policies:
   web: web1 OR web2

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/healthcheck/probe"
 	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
@@ -177,6 +178,56 @@ func TestEveryMethodHasAProber(t *testing.T) {
 	require.Equal(t, int(healthcheck.Agent), strings.Count(out, "\n"))
 }
 
+// TestCheckOfPort: a check without a method is that of its port.
+func TestCheckOfPort(t *testing.T) {
+	of := func(words string) (healthcheck.Check, error) {
+		c, err := decode([]byte("version: 1\nchecks:\n  a: {" + words + "}\n"))
+		if err != nil {
+			return healthcheck.Check{}, err
+		}
+		checks, err := c.checks(t.Context())
+		require.NoError(t, err)
+		return checks[0], nil
+	}
+	for words, want := range map[string]healthcheck.Prober{
+		`target: "10.0.0.1:25"`:                              probe.SMTP{Dialer: probe.Socket{}},
+		`target: "10.0.0.1:53", name: a.example`:             probe.DNS{Dialer: probe.Socket{}, Name: "a.example"},
+		`target: "10.0.0.1:53", transport: tcp`:              probe.TCP{Dialer: probe.Socket{}},
+		`target: "10.0.0.1:80", layer: layer4`:               probe.TCP{Dialer: probe.Socket{}},
+		`target: "10.0.0.1:8080", transport: tcp`:            probe.TCP{Dialer: probe.Socket{}},
+		`target: "10.0.0.1:8080"`:                            probe.UDP{Dialer: probe.Socket{}, Payload: []byte{}, Expect: []byte{}, Datagrams: 1},
+		`target: "10.0.0.1:8080", rise: 1`:                   probe.UDP{Dialer: probe.Socket{}, Payload: []byte{}, Expect: []byte{}},
+		`target: "10.0.0.1:443", server-name: a.example`:     probe.TLSHello{Dialer: probe.Socket{}, ServerName: "a.example"},
+		`target: "10.0.0.1:8080", method: udp, datagrams: 3`: probe.UDP{Dialer: probe.Socket{}, Payload: []byte{}, Expect: []byte{}, Datagrams: 3},
+		`target: "10.0.0.1:1812", secret: x, user: "y"`:      probe.RADIUS{Dialer: probe.Socket{}, Key: "x", User: "y"},
+	} {
+		c, err := of(words)
+		require.NoError(t, err, words)
+		require.Equal(t, want, c.Prober, words)
+	}
+	c, err := of(`target: "10.0.0.1:8080"`)
+	require.NoError(t, err)
+	require.True(t, c.BringUpLast)
+	require.Equal(t, 2, c.Rise)
+	require.Equal(t, time.Second, c.FastInterval)
+	c, err = of(`target: "10.0.0.1:8080", transport: tcp, layer: layer7`)
+	require.NoError(t, err)
+	r := c.Prober.Probe(t.Context(), c.Target)
+	require.Equal(t, healthcheck.Fail, r.Verdict)
+	require.True(t, r.Final)
+	require.ErrorIs(t, r.Err, healthcheck.ErrNoMethod)
+	for words, want := range map[string]string{
+		`target: "10.0.0.1"`:                                 "checks.a: method is missing, and the target has no port",
+		`target: "10.0.0.1:80", path: /, layer: layer4`:      "path does not go with method tcp",
+		`target: "10.0.0.1:80", method: http, layer: layer4`: "transport and layer are for checks without a method; this one has method http",
+		`target: "10.0.0.1:1812"`:                            "RADIUS.Key",
+		`interval: 1s`:                                       "target",
+	} {
+		_, err := of(words)
+		require.ErrorContains(t, err, want, words)
+	}
+}
+
 func TestFaultsNameTheirPlace(t *testing.T) {
 	good := `version: 1
 checks:
@@ -218,7 +269,7 @@ func TestExampleFileIsRight(t *testing.T) {
 	name := write(t, text)
 	status, out, errs := run(t, "check", name)
 	require.Zerof(t, status, "%s", errs)
-	require.Contains(t, out, "right: 3 checks, 2 policies, 1 agents, 1 files")
+	require.Contains(t, out, "right: 4 checks, 2 policies, 1 agents, 1 files")
 	status, out, _ = run(t, "explain", name, "shop", "web1=down", "web2=up", "db=up")
 	require.Zero(t, status)
 	require.Contains(t, out, "shop is up")

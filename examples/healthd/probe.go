@@ -170,6 +170,9 @@ func fromWords(words []string) (*check, error) {
 	c := &check{}
 	f, err := conf.Decode(b, c)
 	if err == nil {
+		err = c.settle()
+	}
+	if err == nil {
 		for _, err := range c.faults("probe") {
 			f.Add("", "%v", err)
 		}

@@ -22,8 +22,11 @@ import (
 // check is one entry of the file's checks, and what the command probe takes as key=value. The tag for lists the methods
 // a key goes with; without it, it goes with all.
 type check struct {
-	Method healthcheck.Method `yaml:"method,required" doc:"Protocol of the check."`
+	Method healthcheck.Method `yaml:"method" doc:"Protocol of the check." default:"that of the port: ftp for 21, telnet for 23, smtp for 25, http for 80, pop3 for 110, nntp for 119, imap4 for 143, ldap for 389, ssl for 443, rtsp for 554, mms for 1755, pnm for 7070, dns for 53, radius for 1645 and 1812; another port declared tcp gets tcp, and any other udp"`
 	Target endpoint           `yaml:"target,required" doc:"Address and port such as 10.0.0.1:80, [2001:db8::1]:80 or mail.example:25; for icmp without a port. Names are looked up when the file is read, and once a minute."`
+
+	Transport healthcheck.Transport `yaml:"transport" doc:"tcp or udp: declares the port of a check without a method."`
+	Layer     healthcheck.Layer     `yaml:"layer" doc:"For a check without a method whose port is tcp. layer4: no more than tcp. layer7: the protocol of the port; where none is known, the check fails and does not fall back."`
 
 	Interval     time.Duration `yaml:"interval" doc:"Time between probes." default:"5s"`
 	FastInterval time.Duration `yaml:"fast-interval" doc:"Time between probes while the state is about to change." default:"a fifth of the interval"`
@@ -121,6 +124,33 @@ func (r *statusRange) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// settle gives a check without a method that of its port. A check that cannot be made for want of one fails.
+func (c *check) settle() error {
+	if c.Method != healthcheck.NoMethod {
+		if c.Transport != healthcheck.AnyTransport || c.Layer != healthcheck.DefaultLayer {
+			return fmt.Errorf("transport and layer are for checks without a method; this one has method %v", c.Method)
+		}
+		return nil
+	}
+	if c.Target.host != "" && c.Target.port == 0 {
+		return errors.New("method is missing, and the target has no port that would tell it")
+	}
+	of, err := c.ofPort()
+	switch {
+	case c.Target.host == "", errors.Is(err, healthcheck.ErrNoMethod):
+		return nil // which is said already, and by the prober
+	case err != nil:
+		return err
+	}
+	c.Method, c.Transport, c.Layer = of.Method, healthcheck.AnyTransport, healthcheck.DefaultLayer
+	return nil
+}
+
+// ofPort is the check of the target's port.
+func (c *check) ofPort() (healthcheck.PortCheck, error) {
+	return healthcheck.PortProfile{Port: c.Target.port, Transport: c.Transport, Layer: c.Layer, Element: true}.Resolve()
+}
+
 // misplaced lists the keys that are set and do not go with the method.
 func (c *check) misplaced() (errs []error) {
 	v := reflect.ValueOf(c).Elem()
@@ -144,6 +174,9 @@ func (c *check) misplaced() (errs []error) {
 // prober returns the prober of the check. spy, if not nil, sees what it sends and receives.
 func (c *check) prober(spy *tracer) (healthcheck.Prober, error) {
 	errs := c.misplaced()
+	if _, err := c.ofPort(); c.Method == healthcheck.NoMethod && errors.Is(err, healthcheck.ErrNoMethod) {
+		return healthcheck.FailWith(err), nil
+	}
 	socket := probe.Socket{Source: c.Source, Interface: c.Interface, Mark: c.Mark, DSCP: c.DSCP}
 	if err := socket.Validate(); err != nil {
 		errs = append(errs, err)
@@ -181,7 +214,11 @@ func (c *check) prober(spy *tracer) (healthcheck.Prober, error) {
 		}
 		return probe.TCP{Dialer: dial}, nil
 	case healthcheck.UDP:
-		return validated(probe.UDP{Dialer: dial, Payload: []byte(c.Send), Expect: []byte(c.Expect), Wait: c.Wait, Datagrams: c.Datagrams})
+		p := probe.UDP{Dialer: dial, Payload: []byte(c.Send), Expect: []byte(c.Expect), Wait: c.Wait, Datagrams: c.Datagrams}
+		if p.Datagrams == 0 && c.comesUpByTwo() {
+			p.Datagrams = 1 // the second one comes with the next probe
+		}
+		return validated(p)
 	case healthcheck.FTP:
 		return probe.FTP{Dialer: dial}, nil
 	case healthcheck.SMTP:
@@ -236,6 +273,12 @@ func (c *check) prober(spy *tracer) (healthcheck.Prober, error) {
 		return probe.Agent{Dialer: dial, Send: c.Send}, nil
 	}
 	return nil, fmt.Errorf("method %v: want a protocol to check by", c.Method)
+}
+
+// comesUpByTwo reports whether a check is a plain datagram, of which two bring it up: the second one after all other checks had their
+// first.
+func (c *check) comesUpByTwo() bool {
+	return c.Method == healthcheck.UDP && c.Expect == "" && c.Rise == 0
 }
 
 type validator interface {
