@@ -164,9 +164,13 @@ func (b blackboard) Announce(protocol uint8, x, y netip.AddrPort, node, note str
 
 func (b blackboard) Withdraw(protocol uint8, x, y netip.AddrPort) { delete(b, b.key(protocol, x, y)) }
 
-func (b blackboard) Find(protocol uint8, x, y netip.AddrPort, done func(node, note string, ok bool)) {
+func (b blackboard) Lookup(protocol uint8, x, y netip.AddrPort) (node, note string, ok bool) {
 	v, ok := b[b.key(protocol, x, y)]
-	done(v[0], v[1], ok)
+	return v[0], v[1], ok
+}
+
+func (b blackboard) Find(protocol uint8, x, y netip.AddrPort, done func(node, note string, ok bool)) {
+	done(b.Lookup(protocol, x, y))
 }
 
 // A connection goes on by way of another balancer, to the node that it has.
