@@ -133,6 +133,39 @@ func ExampleRoster_SetServerAdmin() {
 	// 192.0.2.1 "draining" <nil>
 }
 
+// A virtual server that wants two usable servers is silent when there is only one.
+func ExampleVirtual() {
+	r, err := healthcheck.NewRoster(&healthcheck.RosterConfig{
+		OnVirtual: func(v healthcheck.VirtualStatus) { fmt.Println(v.Name, v.Answers, v.Usable, "of", v.Servers) },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	web := healthcheck.Virtual{Name: "web", MinimumServers: 2}
+	setup := healthcheck.Setup{}
+	for _, name := range []string{"s1", "s2", "s3"} {
+		setup.Servers = append(setup.Servers, healthcheck.Server{Name: name, Addr: netip.MustParseAddr("192.0.2.1"), Ports: []healthcheck.Port{{Port: 80}}})
+		web.Members = append(web.Members, healthcheck.Member{Server: name, Port: "80"})
+	}
+	setup.Virtuals = []healthcheck.Virtual{web}
+	if err := r.Set(setup); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, name := range []string{"s1", "s2"} {
+		if err := r.SetServerAdmin(name, healthcheck.OutOfService); err != nil {
+			fmt.Println(err)
+		}
+	}
+	v, _ := r.Virtual("web")
+	fmt.Println(v.Usable, "usable, want", v.Minimum)
+	// Output:
+	// web true 2 of 3
+	// web false 1 of 3
+	// 1 usable, want 2
+}
+
 // What the data plane tells of a server's packets and of unanswered SYNs.
 func ExampleRoster_Traffic() {
 	r, err := healthcheck.NewRoster(nil)
