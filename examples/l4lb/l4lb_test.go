@@ -111,7 +111,7 @@ services:
 		{"port: 80,", "port: 90-80,", "services[0].port"},
 		{"protocol: tcp, ", "protocol: icmp, ", "port"},
 		{"nodes:", "check: {method: htpt}\n    nodes:", "farms.web.check.method"},
-		{"nodes:", "check: {path: /x}\n    nodes:", "farms.web.check: path does not go with method tcp"},
+		{"nodes:", "check: {method: tcp, path: /x}\n    nodes:", "farms.web.check: path does not go with method tcp"},
 		{"nodes:", "check: {interval: 1ms}\n    nodes:", "farms.web.check"},
 		{"nodes:", "check: {method: radius}\n    nodes:", "Key"},
 		{"nodes:", "metric: best\n    nodes:", "farms.web.metric"},
