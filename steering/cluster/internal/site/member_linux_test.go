@@ -16,6 +16,7 @@ import (
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/dataplane/tun"
 	"github.com/lbprim/lbprim/policy"
+	"github.com/lbprim/lbprim/policy/l7"
 	"github.com/lbprim/lbprim/steering"
 	"github.com/lbprim/lbprim/steering/cluster"
 	"github.com/lbprim/lbprim/steering/intercept"
@@ -44,6 +45,17 @@ type memberConfig struct {
 	Members  []cluster.Peer
 	Forward  dataplane.Forward
 	Nodes    [2][]netip.Addr // IPv4, IPv6
+	Own      []netip.Addr    // of the balancer, for tunnels
+	Path     *pathConfig     // not nil: the member stands in the path of traffic, without services
+}
+
+// pathConfig is that of a member in the path.
+type pathConfig struct {
+	Allow bool
+	Nodes []intercept.Node
+	Rules []intercept.Rule
+	InBy  []intercept.InPathRule
+	Rows  []intercept.Row
 }
 
 // What a member says, a line each: "members a b c", "state steady", and an answer in JSON to each line it is told.
@@ -60,6 +72,9 @@ type answer struct {
 const (
 	key         = "a key for tests, not for use"
 	port        = 7
+	httpPort    = 80
+	nodeKey     = 77 // of GRE to nodes, and to balancers
+	relayKey    = 78
 	maxSessions = 1 << 13
 )
 
@@ -88,8 +103,51 @@ func policies(c *memberConfig) (*policy.Table[*dataplane.Service], error) {
 			Name: name, Value: &dataplane.Service{Name: name, Pool: pool, Forward: c.Forward},
 			Match: policy.Match{Dst: netip.PrefixFrom(vip(v6), vip(v6).BitLen()), Protocol: policy.TCP, DstPort: policy.Port(port)},
 		})
+		delayed, err := delayedService([]string{"http4", "http6"}[family(v6)], ids, nodes)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, policy.Rule[*dataplane.Service]{
+			Name: delayed.Name, Value: delayed,
+			Match: policy.Match{Dst: netip.PrefixFrom(vip(v6), vip(v6).BitLen()), Protocol: policy.TCP, DstPort: policy.Port(httpPort)},
+		})
 	}
 	return policy.Compile(nil, rules...)
+}
+
+// delayedService has each request judged: those for /0, /1 and so on go to the server of that number.
+func delayedService(name string, ids *steering.IDs, nodes []steering.Node) (*dataplane.Service, error) {
+	pool, err := steering.NewPool(&steering.Config{IDs: ids}, nodes...)
+	if err != nil {
+		return nil, err
+	}
+	farms := map[string]*steering.Pool{}
+	var rules []l7.Rule
+	for i, n := range nodes {
+		farm := fmt.Sprint("farm", i)
+		if farms[farm], err = steering.NewPool(&steering.Config{IDs: ids}, n); err != nil {
+			return nil, err
+		}
+		rules = append(rules, l7.Rule{Index: i + 1, First: l7.Method{Kind: l7.PathPrefix, Value: fmt.Sprint("/", i)}, Action: l7.Action{Do: l7.Farm, Farm: farm}})
+	}
+	l, err := l7.Compile(&l7.Config{Mode: l7.Maintain}, rules...)
+	if err != nil {
+		return nil, err
+	}
+	return &dataplane.Service{Name: name, Pool: pool, Delay: &dataplane.Delay{Read: dataplane.ReadHTTP, Rules: l, Farms: farms}}, nil
+}
+
+// inPath is the plane of a member in the path.
+func (c *memberConfig) inPath() (*dataplane.Intercept, error) {
+	x := c.Path
+	e, err := intercept.New(&intercept.Config{AllowFailure: x.Allow, Nodes: x.Nodes, Rules: x.Rules, InPath: x.InBy, Services: x.Rows})
+	if err != nil {
+		return nil, err
+	}
+	for id := range e.All() {
+		e.SetUp(id, true)
+	}
+	return &dataplane.Intercept{Engine: e, Tunnel: dataplane.Tunnel{Kind: dataplane.GRE, Key: nodeKey}}, nil
 }
 
 // beMember is a balancer: it lives until its parent is gone.
@@ -104,25 +162,46 @@ func beMember(text string, in io.Reader, out io.Writer) error {
 		defer mu.Unlock()
 		fmt.Fprintf(out, format+"\n", args...)
 	}
+	pc := dataplane.Config{MaxSessions: maxSessions, CookieSecret: []byte("0123456789abcdef"), Addrs: conf.Own}
+	tc := tun.Config{Divert: []string{"eth0"}}
+	for _, a := range conf.Own {
+		tc.Routes = append(tc.Routes, netip.PrefixFrom(a, a.BitLen()))
+	}
+	onState := func(intercept.ClusterState) {}
+	if conf.Path != nil {
+		x, err := conf.inPath()
+		if err != nil {
+			return err
+		}
+		pc.Intercept, onState = x, x.Engine.SetCluster
+		tc.Divert = append(tc.Divert, "eth1")
+	} else {
+		table, err := policies(&conf)
+		if err != nil {
+			return err
+		}
+		pc.Policies = table
+		pc.Relay = &dataplane.Relay{Key: relayKey, From: []netip.Prefix{netip.PrefixFrom(addr(false, ownNet, 0), 24), netip.PrefixFrom(addr(true, ownNet, 0), 64)}}
+		tc.Routes = append(tc.Routes, netip.PrefixFrom(vip(false), 32), netip.PrefixFrom(vip(true), 128))
+	}
 	c, err := cluster.New(&cluster.Config{
 		Name: "site", Node: conf.Node, Bind: conf.Bind, Join: conf.Join, Keys: [][]byte{[]byte(key)}, Topology: conf.Topology, Members: conf.Members,
-		OnMembers: func(up []string) { say("members %s", strings.Join(up, " ")) },
-		OnState:   func(s intercept.ClusterState) { say("state %v", s) },
+		AllowFailure: conf.Path != nil && conf.Path.Allow,
+		OnMembers:    func(up []string) { say("members %s", strings.Join(up, " ")) },
+		OnState: func(s intercept.ClusterState) {
+			onState(s)
+			say("state %v", s)
+		},
 	})
 	if err != nil {
 		return err
 	}
-	table, err := policies(&conf)
+	dev, err := tun.Open(&tc)
 	if err != nil {
 		return err
 	}
-	dev, err := tun.Open(&tun.Config{
-		Routes: []netip.Prefix{netip.PrefixFrom(vip(false), 32), netip.PrefixFrom(vip(true), 128)}, Divert: []string{"eth0"},
-	})
-	if err != nil {
-		return err
-	}
-	p, err := dataplane.New(&dataplane.Config{Policies: table, Devices: []dataplane.Device{dev}, MaxSessions: maxSessions, Peers: c})
+	pc.Devices, pc.Peers = []dataplane.Device{dev}, c
+	p, err := dataplane.New(&pc)
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,7 @@ const (
 	clientNet   = 0
 	balancerNet = 1
 	serverNet   = 11
+	ownNet      = 40  // the balancers' addresses for tunnels
 	answerTable = 100 // of the router: for what servers send
 	goneTable   = 101 // of a balancer: for what its program does not take
 )
@@ -92,6 +93,9 @@ func newSite(t *testing.T, topology cluster.Topology, members []cluster.Peer, fo
 		for _, option := range []string{"-4", "-6"} {
 			s.sh(b, fmt.Sprintf("ip %s route add blackhole default table %d; ip %s rule add iif eth0 priority 30500 lookup %d", option, goneTable, option, goneTable))
 		}
+		for _, v6 := range []bool{false, true} {
+			s.sh(s.router, fmt.Sprintf("ip route add %v via %v", own(v6, i), addr(v6, balancerNet+i, 2)))
+		}
 		s.balancers = append(s.balancers, b)
 		s.conf.Join = append(s.conf.Join, s.bind(i))
 	}
@@ -106,6 +110,9 @@ func newSite(t *testing.T, topology cluster.Topology, members []cluster.Peer, fo
 	}
 	return s
 }
+
+// own is the address of a balancer for tunnels.
+func own(v6 bool, i int) netip.Addr { return addr(v6, ownNet, 1+i) }
 
 // bind is where a balancer's cluster port is.
 func (s *site) bind(i int) netip.AddrPort {
@@ -137,6 +144,7 @@ func (s *site) start(i int) {
 	s.t.Helper()
 	conf := s.conf
 	conf.Node, conf.Bind = s.name(i), s.bind(i)
+	conf.Own = []netip.Addr{own(false, i), own(true, i)}
 	text, err := json.Marshal(conf)
 	require.NoError(s.t, err)
 	exe, err := os.Executable()
