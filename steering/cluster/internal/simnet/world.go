@@ -115,8 +115,7 @@ func (e *events) pop() event {
 	}
 }
 
-// New makes a world with n balancers that know each other.
-func New(cfg Config, n int) *World {
+func (cfg *Config) defaults() {
 	def := func(v *[2]time.Duration, from, to time.Duration) {
 		if *v == [2]time.Duration{} {
 			*v = [2]time.Duration{from, to}
@@ -125,6 +124,11 @@ func New(cfg Config, n int) *World {
 	def(&cfg.Latency, 100*time.Microsecond, 500*time.Microsecond)
 	def(&cfg.Detect, 1500*time.Millisecond, 3500*time.Millisecond)
 	def(&cfg.Gossip, 50*time.Millisecond, time.Second)
+}
+
+// New makes a world with n balancers that know each other.
+func New(cfg Config, n int) *World {
+	cfg.defaults()
 	w := &World{
 		cfg: cfg, Rand: rand.New(rand.NewPCG(cfg.Seed, 1)), Now: time.Unix(1_000_000_000, 0),
 		byName: map[string]*Node{}, places: map[uint64]*flowshare.Placement{},
