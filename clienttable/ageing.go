@@ -78,7 +78,7 @@ type Ageing struct {
 
 // PortAge is the idle time of TCP sessions with one destination port.
 type PortAge struct {
-	Port uint16
+	Port uint16 // the destination port, 1 to 65535
 	// Age is 2 to 60 minutes.
 	Age time.Duration
 	// Multiplier of Age, 2 to 20; 0 is none.

@@ -39,12 +39,12 @@ func (o *ChangeOp) UnmarshalText(text []byte) error { return changeNames.Parse(o
 // Change is one change of a table's entries. That an idle time was restarted is
 // none: a follower learns of it by a snapshot now and then.
 type Change[K comparable, V any] struct {
-	Seq   uint64 // 1, 2, 3 …
-	Op    ChangeOp
-	Why   Reason // of Removed
-	Key   K
-	Value V    // of Stored
-	Life  Life // of Stored
+	Seq   uint64   // 1, 2, 3 …
+	Op    ChangeOp // what happened
+	Why   Reason   // of Removed
+	Key   K        // of the entry
+	Value V        // of Stored
+	Life  Life     // of Stored
 }
 
 // changeLog is a ring of the last changes. A nil changeLog keeps none.

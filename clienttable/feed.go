@@ -20,7 +20,7 @@ import (
 //
 // A Feed must not be copied after its first use, is safe for concurrent use, and there should be one for a table.
 type Feed[K comparable, V any] struct {
-	Table *Table[K, V]
+	Table *Table[K, V] // to be followed; required
 
 	// Name, if set, says what an entry's numbers stand for, in keys too, and Bind returns the key and the value that say the same here, or
 	// false if there is no such thing. They take the place of [Config.OwnerName] and Rebind, are set together, at all

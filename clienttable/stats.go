@@ -104,7 +104,7 @@ func (t *Table[K, V]) LenAt(now time.Time) int {
 
 // Info is what a table knows about an entry besides its value.
 type Info struct {
-	Life Life
+	Life Life // for how long it lives, and its class
 	// Left is the time until the entry expires; [MaxTTL] for a Static one.
 	Left time.Duration
 }

@@ -62,7 +62,7 @@ type Framer interface {
 // Indexed is implemented by a Device that is a queue of an interface: devices with the same number, unless that is
 // 0, are queues of one, and what is to leave by one may as well leave by another.
 type Indexed interface {
-	Index() int
+	Index() int // of the interface, 0 for none
 }
 
 // Ported is implemented by a Device that spans several interfaces. With Ports

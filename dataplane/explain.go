@@ -38,7 +38,7 @@ type Explanation struct {
 // A Step is one decision on a packet's way.
 type Step struct {
 	Stage string // such as "session", "policy", "steering"
-	Text  string
+	Text  string // for people
 }
 
 // String renders the explanation for people.

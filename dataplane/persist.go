@@ -49,7 +49,7 @@ type savedSession struct {
 
 // Restored says what became of a saved state.
 type Restored struct {
-	Sessions, Associations int
+	Sessions, Associations int // taken over
 	// Unknown sessions and associations are of services or nodes that are no more, or whose nodes
 	// are down or have another address.
 	Unknown int

@@ -10,12 +10,12 @@ import (
 
 // Session is one session as it was at a moment. It is a plain value.
 type Session struct {
-	Protocol     uint8
-	Client, VIP  netip.AddrPort
-	Node         netip.AddrPort
-	Local        netip.AddrPort // what the node takes for the client, if that is translated; else zero
-	Service      string
-	NodeName     string
+	Protocol     uint8                // 6 for TCP, 17 for UDP, 1 and 58 for ICMP
+	Client, VIP  netip.AddrPort       // as the client writes and sees them
+	Node         netip.AddrPort       // where the session is served
+	Local        netip.AddrPort       // what the node takes for the client, if that is translated; else zero
+	Service      string               // its name
+	NodeName     string               // the name of the node in its pool
 	Phase        clienttable.TCPPhase // of TCP; else TCPNone
 	pastBalancer bool
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Count counts packets and the octets in them, from the IP header on (from the Ethernet header
-// on, for what a device read and wrote). A super-packet is one packet.
+// on, for what a device read and wrote): Packets and their Octets. A super-packet is one packet.
 type Count struct{ Packets, Octets uint64 }
 
 func (c *Count) add(n int) {
@@ -40,7 +40,7 @@ func (t *Traffic) merge(o *Traffic) {
 
 // Stats counts what a Plane did since it was made.
 type Stats struct {
-	Read, Written Count
+	Read, Written Count // packets from devices or callers, and to them
 	// Passed packets were no business of the Plane's.
 	Passed uint64
 	// Sessions and Associations are those in the tables now.
@@ -59,6 +59,7 @@ type Stats struct {
 	// Unwrapped packets came from nodes in a tunnel, see [Intercept].
 	Unwrapped uint64
 
+	// Delay is about connections with delayed binding.
 	Delay DelayStats
 }
 
@@ -82,7 +83,7 @@ type DelayStats struct {
 
 // NodeStats is what a Plane knows of a node.
 type NodeStats struct {
-	Name string
+	Name string // in its pool
 	Traffic
 }
 

@@ -28,7 +28,7 @@ type Trace struct {
 
 // Traced is a packet that a [Trace] explains.
 type Traced struct {
-	Time time.Time
+	Time time.Time // when the packet was handled
 	Explanation
 }
 

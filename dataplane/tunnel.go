@@ -13,7 +13,7 @@ import (
 // Tunnel says how packets are put into others for a node. The zero Tunnel is IP in IP. It is plain
 // data; two are the same if they are equal.
 type Tunnel struct {
-	Kind TunnelKind
+	Kind TunnelKind // the outer headers. Default IPIP
 	// Key of GRE; 0 is none. VXLAN: the network identifier, 24 bits.
 	Key uint32
 	// Port is the UDP port of GUE and VXLAN. Default 6080 and 4789.

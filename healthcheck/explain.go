@@ -7,9 +7,9 @@ import (
 
 // Explanation says why a policy has its value.
 type Explanation struct {
-	Policy string `json:"policy"`
-	Truth  Truth  `json:"truth"`
-	Expr   Expr   `json:"expr"`
+	Policy string `json:"policy"` // its name
+	Truth  Truth  `json:"truth"`  // its value
+	Expr   Expr   `json:"expr"`   // what it says
 	// Decided are the elements that decided: if they stay as they are, the policy
 	// does, whatever becomes of the others. If Truth is unknown, they are the ones
 	// it waits for. None if the policy has its value whatever the elements are.
@@ -18,8 +18,8 @@ type Explanation struct {
 
 // Decider is an element that decided.
 type Decider struct {
-	Element string `json:"element"`
-	Truth   Truth  `json:"truth"`
+	Element string `json:"element"` // its name
+	Truth   Truth  `json:"truth"`   // its value
 }
 
 // String is, for example,

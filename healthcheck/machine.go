@@ -7,7 +7,7 @@ import "github.com/lbprim/lbprim/internal/enum"
 type Event uint8
 
 const (
-	NoEvent Event = iota
+	NoEvent Event = iota // nothing happened
 
 	// Bind and Unbind attach a port to a virtual port and detach it.
 	Bind
@@ -60,9 +60,9 @@ func (e *Event) UnmarshalText(text []byte) error { return eventNames.Parse(e, te
 
 // Step is one row of a state table.
 type Step struct {
-	From State `json:"from"`
-	On   Event `json:"on"`
-	To   State `json:"to"`
+	From State `json:"from"` // the state before
+	On   Event `json:"on"`   // what happens
+	To   State `json:"to"`   // the state after
 }
 
 // portSteps is the state table of a port, and of a check. What is not in it

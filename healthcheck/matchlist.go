@@ -48,8 +48,8 @@ func (k *MatchKind) UnmarshalText(text []byte) error { return matchKindNames.Par
 // MatchRule is one text to look for, and what it means. It is a plain value. Texts
 // are compared byte by byte.
 type MatchRule struct {
-	Kind MatchKind `json:"kind"`
-	Text string    `json:"text"`
+	Kind MatchKind `json:"kind"` // how Text is looked for
+	Text string    `json:"text"` // 1 to 4,096 bytes, or the first text of a compound rule
 	// End is the second text of a compound rule, and empty in others.
 	End string `json:"end,omitempty"`
 	// Verdict is Pass or Fail.

@@ -4,10 +4,10 @@ import "fmt"
 
 // Hit is where a rule of a [MatchList] hit. The zero Hit is none.
 type Hit struct {
-	OK    bool
-	Rule  int // index
-	Start int // of the hit in the reply
-	End   int // after the hit
+	OK    bool // whether a rule hit
+	Rule  int  // index
+	Start int  // of the hit in the reply
+	End   int  // after the hit
 }
 
 // Scan looks through one reply that comes in pieces. How it is cut makes no

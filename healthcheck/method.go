@@ -7,33 +7,33 @@ import "github.com/lbprim/lbprim/internal/enum"
 type Method uint8
 
 const (
-	NoMethod Method = iota
-	ICMP
-	TCP
-	UDP
-	FTP
-	SMTP
-	NNTP
-	POP3
-	IMAP4
-	TELNET
-	HTTP
-	SSL         // ClientHello answered by anything in TLS
-	SSLComplete // full handshake, then HTTP inside
-	LDAP
-	RTSP
-	MMS
-	PNM
-	DNS
-	RADIUS
-	TFTP
-	GRPC
-	Redis
-	MySQL
-	PostgreSQL
-	Script
-	Command
-	Agent
+	NoMethod    Method = iota // no check
+	ICMP                      // an echo reply
+	TCP                       // a handshake, or half of one
+	UDP                       // no refusal, or an answer
+	FTP                       // RFC 959
+	SMTP                      // RFC 5321
+	NNTP                      // RFC 3977
+	POP3                      // RFC 1939
+	IMAP4                     // RFC 3501
+	TELNET                    // RFC 854
+	HTTP                      // a status, or content
+	SSL                       // ClientHello answered by anything in TLS
+	SSLComplete               // full handshake, then HTTP inside
+	LDAP                      // a bind (RFC 4511)
+	RTSP                      // OPTIONS (RFC 2326, RFC 7826)
+	MMS                       // Microsoft Media Server
+	PNM                       // Progressive Networks (RealMedia)
+	DNS                       // a query (RFC 1035)
+	RADIUS                    // an Access-Request (RFC 2865)
+	TFTP                      // a read request (RFC 1350)
+	GRPC                      // grpc.health.v1
+	Redis                     // PING
+	MySQL                     // the server's greeting, or a login
+	PostgreSQL                // a startup message
+	Script                    // texts sent and expected
+	Command                   // a program and its exit status
+	Agent                     // what an agent says
 
 	numMethods = int(Agent) + 1
 )

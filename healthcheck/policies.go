@@ -18,8 +18,8 @@ var (
 // nothing by itself: the elements it uses are probed once it is attached to a
 // port, see [Roster], and one probe of an element serves all policies.
 type Policy struct {
-	Name string `json:"name"`
-	Expr Expr   `json:"expr"`
+	Name string `json:"name"` // unique among policies and elements
+	Expr Expr   `json:"expr"` // see ParseExpr
 }
 
 // Policies is a compiled set of policies. It is immutable and safe for concurrent

@@ -15,9 +15,9 @@ var ErrNoMethod = errors.New("no Layer 7 method")
 
 // WellKnown is a port that gets a Layer 7 check unless told otherwise.
 type WellKnown struct {
-	Transport Transport
-	Port      uint16
-	Method    Method
+	Transport Transport // TCP or UDP
+	Port      uint16    // 1 to 65535
+	Method    Method    // that it gets
 }
 
 // wellKnown is the table. FTP means the control port, 21: port 20 carries data.
@@ -80,7 +80,7 @@ func (l *Layer) UnmarshalText(text []byte) error { return layerNames.Parse(l, te
 // PortProfile is what is configured of a port, as far as it decides which check
 // the port gets. It is a plain value.
 type PortProfile struct {
-	Port uint16
+	Port uint16 // 1 to 65535
 	// Transport declares the port. An undeclared port is what it is well known
 	// for, else UDP.
 	Transport Transport
@@ -99,9 +99,9 @@ type PortProfile struct {
 
 // PortCheck is the check a port gets.
 type PortCheck struct {
-	Method    Method
-	Transport Transport
-	Port      uint16 // the one to be checked
+	Method    Method    // how it is checked
+	Transport Transport // of the port to be checked
+	Port      uint16    // the one to be checked
 }
 
 // WithDefaults returns a check with those fields set, of the ones that are zero,

@@ -38,7 +38,7 @@ func (f ProberFunc) Probe(ctx context.Context, target netip.AddrPort) Result {
 // a cause. It is a plain value and may be copied; nobody changes what Err and
 // Agent point to.
 type Result struct {
-	Verdict Verdict
+	Verdict Verdict // Pass, Fail or Inconclusive
 	// Final makes a [Fail] count at once, without the repetitions that
 	// [Check.Fall] asks for. It means nothing with other verdicts.
 	Final bool

@@ -31,7 +31,7 @@ type RosterConfig struct {
 
 // PortTransition reports that a port changed.
 type PortTransition struct {
-	From, To State
+	From, To State // the states before and after
 	// WasUsable is what Status.Usable was before.
 	WasUsable bool
 	Status    PortStatus
@@ -39,8 +39,8 @@ type PortTransition struct {
 
 // ServerTransition reports that a server changed.
 type ServerTransition struct {
-	From, To State
-	Status   ServerStatus
+	From, To State        // the states before and after
+	Status   ServerStatus // the one after
 }
 
 // Roster keeps the states of real servers and their ports, as decided by echo

@@ -19,7 +19,7 @@ var ErrUnresolved = errors.New("healthcheck: link-layer address not resolved")
 type Admin uint8
 
 const (
-	InService Admin = iota
+	InService Admin = iota // may have sessions
 	// Draining: graceful shutdown, existing sessions only.
 	Draining
 	// OutOfService: disabled. Its checks go on.
@@ -237,11 +237,11 @@ func (p *rport) holdUntil() time.Time {
 
 // PortStatus is a snapshot of a port of a [Roster]. It is a plain value.
 type PortStatus struct {
-	Server string         `json:"server"`
-	Port   string         `json:"port"`
-	Target netip.AddrPort `json:"target"`
-	State  State          `json:"state"`
-	Since  time.Time      `json:"since,omitzero"`
+	Server string         `json:"server"`         // its name
+	Port   string         `json:"port"`           // its name
+	Target netip.AddrPort `json:"target"`         // where it is checked
+	State  State          `json:"state"`          // as the checks have it
+	Since  time.Time      `json:"since,omitzero"` // when State was entered; zero if it never changed
 	// Usable: may be given new sessions. State alone is not enough: an
 	// administrator or an agent may have taken the port out of service.
 	Usable bool `json:"usable"`
@@ -278,10 +278,10 @@ func (p *rport) status() PortStatus {
 
 // ServerStatus is a snapshot of a server of a [Roster]. It is a plain value.
 type ServerStatus struct {
-	Server string     `json:"server"`
-	Addr   netip.Addr `json:"addr"`
-	State  State      `json:"state"`
-	Since  time.Time  `json:"since,omitzero"`
+	Server string     `json:"server"`         // its name
+	Addr   netip.Addr `json:"addr"`           // where it is
+	State  State      `json:"state"`          // as the echo checks have it
+	Since  time.Time  `json:"since,omitzero"` // when State was entered; zero if it never changed
 	// Admin is what administrator and agent want.
 	Admin Admin `json:"admin"`
 	// Agent is the sum of what the agent said: the last word of each kind. Nil if

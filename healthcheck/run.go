@@ -30,11 +30,11 @@ const (
 
 // Stats counts what a Monitor did.
 type Stats struct {
-	Checks   int
-	InFlight int // probes running
-	Queued   int // due, waiting for a worker
-	Workers  int
-	Probes   uint64
+	Checks   int    // that the Monitor has
+	InFlight int    // probes running
+	Queued   int    // due, waiting for a worker
+	Workers  int    // goroutines that probe
+	Probes   uint64 // begun
 	Overruns uint64 // probes that did not return in time
 	// MaxLate is the longest any probe started after it was due.
 	MaxLate time.Duration

@@ -44,7 +44,7 @@ const DefaultRamp = 60 * time.Second
 // [Status.RampFrom]. The zero SlowStart limits nothing. It is a plain value; its
 // methods are pure.
 type SlowStart struct {
-	Mode SlowStartMode
+	Mode SlowStartMode // how much by when. Default: no slow start
 	// Window is the length of a linear ramp; default 60 s. The lengths of the other
 	// modes are fixed; it must be 0 there.
 	Window time.Duration

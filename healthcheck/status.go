@@ -6,7 +6,7 @@ import (
 
 // Status is a snapshot of one check. It is a plain value.
 type Status struct {
-	State State
+	State State // as of the last result
 	// Since is when State was entered; the zero time if it never changed.
 	Since time.Time
 	// LastProbe is when the last probe started; the zero time before the first.
@@ -43,17 +43,17 @@ type Status struct {
 
 // Transition reports that a check changed its state.
 type Transition struct {
-	Check    Check
-	From, To State
+	Check    Check // that changed, as stored
+	From, To State // the states before and after
 	// Status is the one after the transition.
 	Status Status
 }
 
 // Record is one result in the history of a check.
 type Record struct {
-	At      time.Time
-	Verdict Verdict
-	Latency time.Duration
+	At      time.Time     // when the probe began
+	Verdict Verdict       // what it came to
+	Latency time.Duration // how long it took
 	// Text is the error or the note of the result.
 	Text string
 }

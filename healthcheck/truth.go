@@ -6,9 +6,9 @@ import "github.com/lbprim/lbprim/internal/enum"
 type Truth uint8
 
 const (
-	IsUnknown Truth = iota
-	IsUp
-	IsDown
+	IsUnknown Truth = iota // not known, or not yet
+	IsUp                   // true
+	IsDown                 // false
 )
 
 var truthNames = enum.Of[Truth]("healthcheck: truth", "unknown", "up", "down")

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// AddrRange is an inclusive range of client addresses of one family. The zero AddrRange
+// AddrRange is an inclusive range of client addresses of one family, from First to Last. The zero AddrRange
 // matches any client. IPv4-mapped IPv6 addresses count as IPv4; [PrefixRange] and
 // [ParseAddrRange] write them so. AddrRanges are comparable: a prefix and a from–to that hold the
 // same addresses are equal.

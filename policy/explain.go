@@ -69,15 +69,15 @@ func (f *Finding) UnmarshalText(text []byte) error { return findingNames.Parse(f
 
 // Considered is one rule that a look-up considered.
 type Considered[V any] struct {
-	Rule    *Rule[V]
-	Finding Finding
+	Rule    *Rule[V] // must not be changed
+	Finding Finding  // what was found of it
 }
 
 // Explanation answers why a packet went where it did. Its zero value explains that the
 // zero packet is for no VIP.
 type Explanation[V any] struct {
-	Packet  Packet
-	Outcome Outcome
+	Packet  Packet       // that was asked about
+	Outcome Outcome      // what the look-up came to
 	VIP     netip.Prefix // that owns the destination; zero with NotVIP and Malformed
 	Rule    *Rule[V]     // the winner; nil unless Matched
 

@@ -13,8 +13,8 @@ import (
 //
 // The zero Packet belongs to no service. Packets are comparable.
 type Packet struct {
-	Src, Dst netip.AddrPort
-	Protocol uint8 // IANA IP protocol number
+	Src, Dst netip.AddrPort // of one family
+	Protocol uint8          // IANA IP protocol number
 
 	// FromProxy marks traffic that comes back from a proxy (SSL, caching, compression
 	// and so on) to which a rule had sent it. It meets internal rules only; all other

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// PortRange is an inclusive range of destination ports. The zero PortRange matches any
+// PortRange is an inclusive range of destination ports, from First to Last. The zero PortRange matches any
 // port, and packets of protocols that have none. PortRanges are comparable.
 type PortRange struct{ First, Last uint16 }
 

@@ -26,9 +26,9 @@ var (
 // normal form: prefixes without host bits, IPv4-mapped addresses as IPv4, ICMP on an
 // IPv6 VIP as ICMPv6, ranges that hold everything as any.
 type Rule[V any] struct {
-	Name  string `json:"name" yaml:"name"` // required, unique in a table
-	Match Match  `json:"match" yaml:"match"`
-	Value V      `json:"value" yaml:"value"`
+	Name  string `json:"name" yaml:"name"`   // required, unique in a table
+	Match Match  `json:"match" yaml:"match"` // which packets; required
+	Value V      `json:"value" yaml:"value"` // what they get
 
 	// Disabled rules are checked and listed, but match nothing, own no VIP and
 	// collide with no other rule.

@@ -17,7 +17,7 @@ type Availability uint8
 const (
 	Down    Availability = iota // takes no connections: its bindings move
 	AtLimit                     // takes none now: its bindings stay
-	Up
+	Up                          // takes connections
 )
 
 var availabilityNames = enum.Of[Availability]("sslpersist: availability", "down", "at limit", "up")
@@ -38,10 +38,10 @@ func (a *Availability) UnmarshalText(text []byte) error { return availabilityNam
 type Basis uint8
 
 const (
-	ByMetric Basis = iota // nothing is known: the caller's metric places it
-	BySession
-	ByTicket
-	ByAddr
+	ByMetric  Basis = iota // nothing is known: the caller's metric places it
+	BySession              // the session ID is bound
+	ByTicket               // the key name of the ticket is bound
+	ByAddr                 // the client's address is bound
 )
 
 var basisNames = enum.Of[Basis]("sslpersist: basis", "metric", "session ID", "ticket", "client address")
@@ -130,8 +130,8 @@ func (c *Conn[N]) Client(chunk []byte) (ClientHello, error) {
 
 // Choice is where a connection should go. The zero Choice leaves it to the metric.
 type Choice[N comparable] struct {
-	Node N // unless By is ByMetric
-	By   Basis
+	Node N     // unless By is ByMetric
+	By   Basis // what it was found by
 }
 
 // Choose says where the connection should go by what is known, asking available about the

@@ -149,7 +149,7 @@ type FarmStats struct {
 	TooLarge  uint64 // or one of more than 64 KiB
 	NoReply   uint64 // connections whose server sent no hello
 
-	IDs, Keys, Addrs TableStats
+	IDs, Keys, Addrs TableStats // of the three tables; zero of those that the farm does not have
 }
 
 // Stats returns the counters of f.

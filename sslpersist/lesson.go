@@ -37,9 +37,9 @@ func (k *LessonKind) UnmarshalText(text []byte) error { return lessonNames.Parse
 // Lesson is one thing that a server's reply teaches. The zero Lesson teaches nothing. It
 // holds no reference to the parsed bytes.
 type Lesson struct {
-	Kind   LessonKind
-	ID     SessionID
-	Ticket TicketMark
+	Kind   LessonKind // what is to be done with it
+	ID     SessionID  // of lessons about session IDs
+	Ticket TicketMark // of lessons about tickets
 }
 
 // TicketMark is what is remembered of a session ticket: its first 32 bytes, which begin

@@ -7,10 +7,15 @@ import (
 
 // Followed is what a [Feed] needs of a table. [Table], [KeyTable] and [AddrTable] have it.
 type Followed[N comparable] interface {
+	// Changes appends the changes after a number to dst. The error wraps ErrLagged if they are not remembered any more.
 	Changes(dst []Delta[N], after uint64) ([]Delta[N], error)
+	// LastSeq returns the number of the last change, 0 if there was none.
 	LastSeq() uint64
+	// Apply makes a change of another table's.
 	Apply(now time.Time, d Delta[N]) error
+	// WriteSnapshot writes all entries, their nodes by name.
 	WriteSnapshot(w io.Writer, now time.Time, name func(N) string) error
+	// Restore takes the entries of a snapshot whose nodes byName knows.
 	Restore(r io.Reader, now time.Time, byName func(string) (N, bool)) (RestoreStats, error)
 }
 
@@ -18,9 +23,9 @@ type Followed[N comparable] interface {
 // follow each other, as a cluster's replicas do. The table needs a [Config.Feed]. All fields are required. It is
 // safe for concurrent use as far as its functions are.
 type Feed[N comparable] struct {
-	Table  Followed[N]
-	Name   func(N) string
-	ByName func(string) (N, bool)
+	Table  Followed[N]            // to be followed
+	Name   func(N) string         // of a node, the same at all balancers, at most 65,535 bytes
+	ByName func(string) (N, bool) // the node of a name here; false if there is none
 }
 
 // LastSeq returns the number of the last change.

@@ -94,9 +94,9 @@ var ErrInvalid = errors.New("invalid configuration")
 // A FieldError is one fault of a configuration: the field, its value, and what would be
 // valid. All faults are reported at once, joined.
 type FieldError struct {
-	Field string
-	Value any
-	Want  string
+	Field string // such as "Config.TableSize"
+	Value any    // that it has
+	Want  string // what would be valid, for people
 }
 
 func (e *FieldError) Error() string {

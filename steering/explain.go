@@ -9,19 +9,19 @@ import (
 // the code of Pick itself.
 type Explanation struct {
 	Key    Key
-	Metric Metric
+	Metric Metric // that chose
 	Node   NodeID // 0 if Err is not nil
-	Name   string
-	Err    error
-	Steps  []Step
+	Name   string // of Node
+	Err    error  // why there is no node
+	Steps  []Step // in the order of the search
 }
 
 // A Step is one node that was looked at.
 type Step struct {
-	Node  string
-	ID    NodeID
-	Group string // which nodes competed: "members", "backups", …
-	State Availability
+	Node  string       // its name
+	ID    NodeID       // its number
+	Group string       // which nodes competed: "members", "backups", …
+	State Availability // why it may have the session or not
 	// Chosen marks the node that gets the session. Available nodes not chosen lost to
 	// it by the metric.
 	Chosen   bool

@@ -65,8 +65,8 @@ func HashAddr(a netip.Addr, seed uint64) uint64 {
 // An Endpoint is an address and a port as a packet's header has them: the address as two
 // words in network order, an IPv4 address in its IPv4-mapped form.
 type Endpoint struct {
-	Hi, Lo uint64
-	Port   uint16
+	Hi, Lo uint64 // the address
+	Port   uint16 // 0 where the protocol has none
 }
 
 // Endpoint4 is the Endpoint of an IPv4 address.

@@ -17,8 +17,8 @@ const FullPart = 64
 
 // A Share is one entry of a table: who, and how much.
 type Share struct {
-	Name   string
-	Weight int
+	Name   string // of the node; unique
+	Weight int    // 1 or more
 }
 
 // A MaglevTable maps hashes to nodes so that every node gets its share to within one

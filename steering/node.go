@@ -112,7 +112,7 @@ func (a *IDs) Next() NodeID {
 
 // A NodeStatus is what a [Pool] knows of a node at one moment.
 type NodeStatus struct {
-	Node Node
+	Node Node // as configured
 	// Up is the health reported with SetUp.
 	Up bool
 	// Advice is what was last given to Pool.Advise.

@@ -49,15 +49,15 @@ func (l Level) Factor2() int {
 // reading is an idle node.
 type Gauges struct {
 	Memory, CPU, Sessions float64
-	Latency               time.Duration
+	Latency               time.Duration // of an answer
 }
 
 // Thresholds turn one gauge into a [Level]. A node rises to a level when the reading
 // reaches Rise and leaves it when the reading is below Fall, so that it does not flap
 // between the two. A zero Rise switches the level off for this gauge.
 type Thresholds struct {
-	HighRise, HighFall     float64
-	SevereRise, SevereFall float64
+	HighRise, HighFall     float64 // to and from High
+	SevereRise, SevereFall float64 // to and from Severe
 }
 
 // Pressure are the thresholds of all gauges. The zero Pressure takes the default for

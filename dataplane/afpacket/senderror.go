@@ -4,8 +4,8 @@ import "fmt"
 
 // SendError says why the kernel did not take a frame. It wraps the kernel's error.
 type SendError struct {
-	Interface int // the index the frame was to leave by
-	Err       error
+	Interface int   // the index the frame was to leave by
+	Err       error // as the kernel says it
 }
 
 func (e *SendError) Error() string {

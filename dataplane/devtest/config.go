@@ -82,6 +82,6 @@ func (cfg *Config) complete() (Config, error) {
 
 // Stats counts the packets written to one end.
 type Stats struct {
-	Written, Lost, Duplicated, Reordered uint64
+	Written, Lost, Duplicated, Reordered uint64 // of those written: Lost and Reordered by the cable, Duplicated ones arrive twice
 	Oversized                            uint64 // lost because the reader's buffer was too short
 }

@@ -30,16 +30,16 @@ func (r EndReason) String() string {
 type Flow struct {
 	Src, Dst           netip.AddrPort // as the packets came
 	NATSrc, NATDst     netip.AddrPort // as they went on, where translated; zero where not
-	Protocol           uint8
-	TOS                uint8  // traffic class
-	TCPFlags           uint8  // all flags seen, or-ed
-	InPort, OutPort    uint32 // interface indexes, 0 where unknown
-	Octets, Packets    uint64 // since the last report of this flow; IP headers included
-	Start, End         time.Time
-	Reason             EndReason
-	Policy             string // the rule that matched; at most 255 bytes are sent, less where MaxMessage is small, 32 by NetFlow
-	Node               string // the node's name, sent only with Config.EnterpriseNumber
-	ICMPType, ICMPCode uint8
+	Protocol           uint8          // IANA protocol number
+	TOS                uint8          // traffic class
+	TCPFlags           uint8          // all flags seen, or-ed
+	InPort, OutPort    uint32         // interface indexes, 0 where unknown
+	Octets, Packets    uint64         // since the last report of this flow; IP headers included
+	Start, End         time.Time      // of the first and the last packet since the last report
+	Reason             EndReason      // why it is reported now
+	Policy             string         // the rule that matched; at most 255 bytes are sent, less where MaxMessage is small, 32 by NetFlow
+	Node               string         // the node's name, sent only with Config.EnterpriseNumber
+	ICMPType, ICMPCode uint8          // of ICMP and ICMPv6
 }
 
 // Due says whether a flow is to be reported at now: since its last packet inactive time has passed, or since its last report

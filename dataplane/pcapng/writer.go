@@ -21,7 +21,7 @@ import (
 type LinkType uint16
 
 const (
-	Ethernet LinkType = 1
+	Ethernet LinkType = 1   // an Ethernet header
 	Raw      LinkType = 101 // an IPv4 or IPv6 header
 )
 

@@ -10,8 +10,8 @@ import (
 type Side uint8
 
 const (
-	Client Side = iota
-	Server
+	Client Side = iota // who began the connection
+	Server             // who was chosen
 )
 
 func (s Side) String() string {
@@ -49,14 +49,14 @@ func (s State) String() string {
 type Event uint8
 
 const (
-	None        Event = iota
-	MoreData          // the client's stream has grown: look at Data
-	Full              // the budget is used up: no more will be read
-	TimeUp            // the time limit has passed while collecting; the Conn has reset the client
-	ServerLost        // the server refused, is silent, or lacks a promised option: Connect to another, or Abort
-	Established       // the server answered; the client's segments reach it from now on
-	Done              // the splice is complete: keep the Translation and forget the Conn
-	Gone              // the connection has ended: forget the Conn
+	None        Event = iota // nothing to act on
+	MoreData                 // the client's stream has grown: look at Data
+	Full                     // the budget is used up: no more will be read
+	TimeUp                   // the time limit has passed while collecting; the Conn has reset the client
+	ServerLost               // the server refused, is silent, or lacks a promised option: Connect to another, or Abort
+	Established              // the server answered; the client's segments reach it from now on
+	Done                     // the splice is complete: keep the Translation and forget the Conn
+	Gone                     // the connection has ended: forget the Conn
 )
 
 var events = [...]string{"none", "more data", "full", "time up", "server lost", "established", "done", "gone"}

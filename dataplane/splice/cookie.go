@@ -59,7 +59,7 @@ func (o *Offer) mss(v6 bool) uint16 {
 	return 1460
 }
 
-// Tuple names a connection by the client's and the service's endpoints.
+// Tuple names a connection by the endpoints of the Client and of the Service that it asked for. It is comparable.
 type Tuple struct{ Client, Service netip.AddrPort }
 
 // Cookies answers SYNs without keeping anything, and recognises the ACKs that return its answers. Use [NewCookies]; it is safe for

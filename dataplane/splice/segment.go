@@ -15,19 +15,19 @@ const (
 type Options struct {
 	MSS           uint16 // 0: absent
 	Scale         uint8  // window scale, at most 14 (RFC 7323, 2.3)
-	HasScale      bool
-	SACKPermitted bool
-	Timestamps    bool
-	TSVal, TSEcr  uint32
+	HasScale      bool   // Scale is present
+	SACKPermitted bool   // RFC 2018
+	Timestamps    bool   // TSVal and TSEcr are present
+	TSVal, TSEcr  uint32 // RFC 7323, 3.2
 }
 
 // Segment is a TCP segment without its ports and checksum.
 type Segment struct {
-	Seq, Ack uint32
-	Flags    uint8
-	Window   uint16 // as on the wire
-	Options  Options
-	Payload  []byte // aliases the caller's buffer
+	Seq, Ack uint32  // sequence and acknowledgement numbers
+	Flags    uint8   // FIN, SYN, RST, PSH and ACK, as in the header
+	Window   uint16  // as on the wire
+	Options  Options // that matter here
+	Payload  []byte  // aliases the caller's buffer
 }
 
 // end is the sequence number behind the segment.

@@ -8,8 +8,8 @@ type Translation struct {
 	Seq        uint32 // what the server's sequence numbers lack to those the client knows
 	TS         uint32 // the same for timestamps
 	First      uint32 // the server's first timestamp
-	Timestamps bool
-	Shift      int8 // the server's window scale less the one promised to the client
+	Timestamps bool   // the connection has timestamps
+	Shift      int8   // the server's window scale less the one promised to the client
 }
 
 // A Change is told of every word of a TCP header that changes, so that checksums can be updated.

@@ -129,7 +129,7 @@ type Offload struct {
 
 // Stats counts what happened to a Device, in packets.
 type Stats struct {
-	Read, Written uint64
+	Read, Written uint64 // handed to the program, and taken by the kernel
 	// Split is how many of those written were super-packets that the kernel refused (EINVAL) and took as single packets.
 	Split uint64
 	// Sleeps is how often Read found nothing for long enough to sleep.

@@ -14,7 +14,7 @@ const DefaultTimeout = 5 * time.Second
 // with the networks "tcp" and "udp" and the text of a [netip.AddrPort], and is used
 // by many probes at the same time.
 type Dialer interface {
-	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	DialContext(ctx context.Context, network, address string) (net.Conn, error) // is that of net.Dialer
 }
 
 // own returns the Socket d is, if it is one: the zero Socket for none.

@@ -18,7 +18,7 @@ type LDAP struct {
 	Dialer   Dialer // nil: the system's choices
 	Version  uint8  // 2 or 3; default 3
 	DN       string // empty: anonymous
-	Password string
+	Password string // of the bind
 	// ResultCodes, if any, replace 0: with 49, for example, a server that refuses
 	// the credentials counts as alive.
 	ResultCodes []uint8

@@ -20,7 +20,7 @@ import (
 // server closes.
 type Script struct {
 	Dialer Dialer // nil: the system's choices
-	Steps  []Step
+	Steps  []Step // in order
 }
 
 // Step is one step of a [Script]: it sends, or expects, or sends and then expects. It is

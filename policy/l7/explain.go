@@ -8,14 +8,14 @@ import (
 
 // Considered is one row that was tried.
 type Considered struct {
-	Rule          *Rule // must not be changed
-	First, Second Finding
+	Rule          *Rule   // must not be changed
+	First, Second Finding // of the rule's methods
 }
 
 // Explanation answers why a request was decided as it was. The zero Explanation is that of no
 // request.
 type Explanation struct {
-	Decision Decision
+	Decision Decision // as Classify has it
 
 	// Considered is the rows that were tried, in index order: the last of them decided, if
 	// any did, or could not be decided. It is empty if the request was refused, or if the

@@ -40,7 +40,8 @@ const (
 	maxEmptyLines = 4  // before a request; RFC 9112 section 2.2 asks to skip at least one
 )
 
-// Field is one header field. Its slices are part of the request's bytes.
+// Field is one header field: its Name, in the case in which it came, and its Value without the white space around it. The slices are
+// part of the request's bytes.
 type Field struct{ Name, Value []byte }
 
 // Head is a parsed request head:
@@ -52,11 +53,11 @@ type Field struct{ Name, Value []byte }
 // as in RFC 9112 sections 2 to 3. Its slices are part of the bytes it was parsed from.
 // The zero Head is no request.
 type Head struct {
-	Method, Target []byte
-	Minor          uint8  // of the version
-	Host           []byte // of the target or the Host field, with port
-	Path, Query    []byte // of the target; the path of an absolute target may be empty
-	Fields         []Field
+	Method, Target []byte  // of the request line
+	Minor          uint8   // of the version
+	Host           []byte  // of the target or the Host field, with port
+	Path, Query    []byte  // of the target; the path of an absolute target may be empty
+	Fields         []Field // in order, as they came
 
 	// ContentLength is the length of the body, or -1 if it is Chunked.
 	ContentLength int64

@@ -50,7 +50,7 @@ type Input struct {
 
 // Decision is what classification has come to.
 type Decision struct {
-	Verdict Verdict
+	Verdict Verdict // whether there is an Action
 	// Action is what to do, unless the verdict is NeedMore. Refused requests are dropped.
 	Action Action
 	Rule   *Rule // that decided, or nil; it must not be changed

@@ -28,16 +28,16 @@ var (
 // any case, without port and without the dot of the root. An empty value of
 // Header or Cookie matches any value: it asks for presence. Methods are comparable.
 type Method struct {
-	Kind  Kind   `json:"kind" yaml:"kind"`
-	Key   string `json:"key,omitempty" yaml:"key,omitempty"` // of Header (in any case) and Cookie
-	Value string `json:"value,omitempty" yaml:"value,omitempty"`
-	In    Part   `json:"in,omitzero" yaml:"in,omitempty"` // for Text and Regexp
+	Kind  Kind   `json:"kind" yaml:"kind"`                       // what is looked at; the zero Kind matches always
+	Key   string `json:"key,omitempty" yaml:"key,omitempty"`     // of Header (in any case) and Cookie
+	Value string `json:"value,omitempty" yaml:"value,omitempty"` // to be met, by the rules of Kind
+	In    Part   `json:"in,omitzero" yaml:"in,omitempty"`        // for Text and Regexp
 }
 
 // Action is what is done with a request. The zero Action drops it. Actions are
 // comparable.
 type Action struct {
-	Do       Do     `json:"do" yaml:"do"`
+	Do       Do     `json:"do" yaml:"do"`                                 // what; the zero Do drops
 	Farm     string `json:"farm,omitempty" yaml:"farm,omitempty"`         // for Farm
 	Location string `json:"location,omitempty" yaml:"location,omitempty"` // for Redirect: a URL
 	Code     int    `json:"code,omitempty" yaml:"code,omitempty"`         // for Reply; for Redirect the default is 302
@@ -45,11 +45,11 @@ type Action struct {
 
 // Rule is one row of a policy. Rules are plain data and comparable.
 type Rule struct {
-	Index  int    `json:"index" yaml:"index"` // rows are tried by ascending index; unique
-	Name   string `json:"name,omitempty" yaml:"name,omitempty"`
-	First  Method `json:"first" yaml:"first"`
+	Index  int    `json:"index" yaml:"index"`                      // rows are tried by ascending index; unique
+	Name   string `json:"name,omitempty" yaml:"name,omitempty"`    // for people and explanations; may be empty
+	First  Method `json:"first" yaml:"first"`                      // must match
 	Second Method `json:"second,omitzero" yaml:"second,omitempty"` // must match too
-	Action Action `json:"action" yaml:"action"`
+	Action Action `json:"action" yaml:"action"`                    // what is then done
 }
 
 // Validate reports what is wrong with an action; the error wraps [ErrInvalid].
@@ -113,7 +113,7 @@ type RuleError struct {
 	Row   int    // the rule's Index
 	At    int    // its place among the arguments
 	Field string // "first", "second", "action" or "index"
-	Err   error
+	Err   error  // what is wrong; wraps ErrInvalid
 }
 
 // Error names the rule and the field.

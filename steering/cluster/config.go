@@ -16,16 +16,19 @@ import (
 	"github.com/lbprim/lbprim/steering/intercept"
 )
 
-// A Network opens sockets. The zero value of a Config takes that of the host.
+// A Network opens sockets. It is safe for concurrent use. The zero value of a Config takes that of the host.
 type Network interface {
+	// Listen is that of net.ListenConfig; the network is "tcp".
 	Listen(ctx context.Context, network, address string) (net.Listener, error)
+	// ListenPacket is that of net.ListenConfig; the network is "udp".
 	ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error)
+	// DialContext is that of net.Dialer; the network is "tcp".
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // A Peer is a member as it is configured.
 type Peer struct {
-	Name string
+	Name string // unique in the cluster
 	// Pair names the failover pair the member belongs to: its members are on the same links.
 	// Members without one are on links of their own.
 	Pair string

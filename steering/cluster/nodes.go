@@ -13,7 +13,7 @@ import (
 
 // A NodeReport is what a member knows of a node. It is comparable.
 type NodeReport struct {
-	Node string
+	Node string // its name
 	// Up is whether the member's health checks say so.
 	Up bool
 	// Pressure is the level the member's readings give.
@@ -116,7 +116,7 @@ func (c *Cluster) Nodes() (reports []MemberReport) {
 
 // A MemberReport is a NodeReport and whose it is.
 type MemberReport struct {
-	Member string
+	Member string // its name
 	NodeReport
 }
 

@@ -19,7 +19,7 @@ const maxSettings = 1_000_000
 
 // A Mismatch is a setting that another member has otherwise. It is comparable.
 type Mismatch struct {
-	Member string
+	Member string // its name
 	// Setting is its name. Settings of the Cluster's own begin with "cluster.".
 	Setting string
 	// Here and There are the values, "" where there is none.

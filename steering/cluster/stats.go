@@ -9,7 +9,7 @@ import (
 
 // Stats are the counters of a [Cluster]. It is plain data.
 type Stats struct {
-	Flows flowshare.Stats
+	Flows flowshare.Stats // of the shared flows
 
 	// Refused could not prove to belong here, or speak no version in common. GossipRefused are messages of
 	// gossip that memberlist refused for their key, label or form.

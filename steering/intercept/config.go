@@ -51,7 +51,7 @@ const (
 // Untagged, as a VLAN of a rule, is traffic without a VLAN tag. VLAN 0 is any.
 const Untagged = -1
 
-// Ports is a range of ports, both ends included. The zero Ports is any port.
+// Ports is a range of ports from First to Last, both included. The zero Ports is any port.
 type Ports struct{ First, Last uint16 }
 
 // Port is a range of one port.
@@ -76,22 +76,22 @@ func (r Ports) String() string {
 // A Match is what in-path and load-balance rules look at. The zero Match is any SYN.
 type Match struct {
 	Src, Dst netip.Prefix // zero is any address of both families
-	DstPort  Ports
-	VLAN     int // 1 to 4094, 0 for any, or Untagged
+	DstPort  Ports        // zero is any
+	VLAN     int          // 1 to 4094, 0 for any, or Untagged
 }
 
 // An InPathRule decides about SYNs from the LAN side.
 type InPathRule struct {
-	Name     string
-	Match    Match
-	Action   Action
-	Disabled bool
+	Name     string // for explanations; may be empty
+	Match    Match  // the SYNs it is about
+	Action   Action // what is done with them
+	Disabled bool   // rules are passed over
 }
 
 // A Rule is a load-balance rule.
 type Rule struct {
-	Name  string
-	Match Match
+	Name  string // for explanations; may be empty
+	Match Match  // the SYNs it is about
 	// Peer and Peers are about the remote peer, which a probe names.
 	Peer  PeerKind
 	Peers netip.Prefix
@@ -107,14 +107,14 @@ type Rule struct {
 
 // An Endpoint is one end of the flows a row matches. The zero Endpoint is any.
 type Endpoint struct {
-	Net   netip.Prefix
-	Ports Ports
+	Net   netip.Prefix // zero is any address of both families
+	Ports Ports        // zero is any
 }
 
 // A Row is an entry of the network services table: flows between A and B, in either
 // direction. The first row that matches decides.
 type Row struct {
-	Name string
+	Name string // for explanations; may be empty
 	A, B Endpoint
 	// Protocol is 6 (TCP) or 17 (UDP), 0 for both.
 	Protocol uint8
@@ -130,14 +130,14 @@ type Row struct {
 // RecoveryTime and WarmUp are for pools only and must be zero.
 type Node struct {
 	steering.Node
-	Side Side
+	Side Side // where it stands. Default LAN
 }
 
 // Config configures an [Engine]. It is plain data; the Engine keeps what it needs.
 type Config struct {
-	Nodes  []Node
-	InPath []InPathRule
-	Rules  []Rule
+	Nodes  []Node       // of all rules; names are unique
+	InPath []InPathRule // in-path rules: the first that matches decides
+	Rules  []Rule       // load-balance rules: the first that matches decides
 	// Services is the network services table.
 	Services []Row
 

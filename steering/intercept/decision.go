@@ -10,9 +10,9 @@ import (
 
 // A Packet is what the balancer knows of a packet it must decide about.
 type Packet struct {
-	Src, Dst netip.AddrPort
-	Protocol uint8
-	VLAN     uint16 // 0 is untagged
+	Src, Dst netip.AddrPort // of one family
+	Protocol uint8          // 6 for TCP, 17 for UDP
+	VLAN     uint16         // 0 is untagged
 	// From is the side the packet came in on.
 	From Side
 	// SYN is set for the first packet of a TCP connection.
@@ -60,7 +60,7 @@ const (
 
 // A Decision is what to do with a packet, and with the flow it begins.
 type Decision struct {
-	Action Action
+	Action Action // what to do
 	// Node and Side are where the flow goes, with Redirect.
 	Node steering.NodeID
 	Side Side
@@ -81,9 +81,9 @@ type Decision struct {
 // An Explanation is a Decision and the way to it. It comes from the code of
 // [Engine.Decide] itself.
 type Explanation struct {
-	Packet   Packet
+	Packet   Packet // that was asked about
 	Decision Decision
-	Steps    []string
+	Steps    []string // for people, in order
 }
 
 // String formats e for people.

@@ -20,10 +20,10 @@ type ChannelID uint32
 // ID, see [AppendHeader].
 type Channel struct {
 	ID        ChannelID
-	Uplink    string
-	Gateway   netip.Addr
-	Balancer  string
-	Interface string
+	Uplink    string     // its name
+	Gateway   netip.Addr // of the uplink
+	Balancer  string     // its name
+	Interface string     // its name
 	Addr      netip.Addr // of the interface
 }
 

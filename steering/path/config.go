@@ -28,15 +28,15 @@ type Config struct {
 
 // A Site is a place with networks. Only the uplinks of the local site carry traffic.
 type Site struct {
-	Name     string         `json:"name"`
-	Networks []netip.Prefix `json:"networks,omitempty"`
-	Uplinks  []Uplink       `json:"uplinks,omitempty"`
+	Name     string         `json:"name"`               // unique
+	Networks []netip.Prefix `json:"networks,omitempty"` // that are there
+	Uplinks  []Uplink       `json:"uplinks,omitempty"`  // ways out, of the local site
 }
 
 // An Uplink is a way out of a site, through a gateway.
 type Uplink struct {
-	Name    string     `json:"name"`
-	Gateway netip.Addr `json:"gateway"`
+	Name    string     `json:"name"`    // unique at the site
+	Gateway netip.Addr `json:"gateway"` // the next hop
 	// Interfaces are the names of balancer interfaces the gateway is reached by, on
 	// whichever balancers have them. None is every interface on the gateway's subnet.
 	Interfaces []string `json:"interfaces,omitempty"`
@@ -44,14 +44,14 @@ type Uplink struct {
 
 // A Balancer is a member of the cluster.
 type Balancer struct {
-	Name       string      `json:"name"`
-	Interfaces []Interface `json:"interfaces"`
+	Name       string      `json:"name"`       // unique
+	Interfaces []Interface `json:"interfaces"` // those in the path
 }
 
 // An Interface is one of a balancer's in-path interfaces: its address and subnet.
 type Interface struct {
-	Name   string       `json:"name"`
-	Prefix netip.Prefix `json:"prefix"`
+	Name   string       `json:"name"`   // unique at the balancer
+	Prefix netip.Prefix `json:"prefix"` // its address with the length of its subnet
 }
 
 // MaxUplinks is how many uplinks a rule may name.
@@ -59,8 +59,8 @@ const MaxUplinks = 3
 
 // A Rule says which way packets go. The first rule that matches decides.
 type Rule struct {
-	Name  string `json:"name,omitempty"`
-	Match Match  `json:"match,omitzero"`
+	Name  string `json:"name,omitempty"` // for explanations
+	Match Match  `json:"match,omitzero"` // the packets it is about
 	// Uplinks in order of preference, at most MaxUplinks. None relays.
 	Uplinks []string `json:"uplinks,omitempty"`
 	// Else is what happens when no uplink can be used. Default Relay.
@@ -74,21 +74,21 @@ type Rule struct {
 
 // A Mark is a row of the QoS marking table. The first that matches decides.
 type Mark struct {
-	Name     string `json:"name,omitempty"`
-	Match    Match  `json:"match,omitzero"`
-	DSCP     DSCP   `json:"dscp"`
-	Disabled bool   `json:"disabled,omitempty"`
+	Name     string `json:"name,omitempty"`     // for explanations
+	Match    Match  `json:"match,omitzero"`     // the packets it is about
+	DSCP     DSCP   `json:"dscp"`               // that they get
+	Disabled bool   `json:"disabled,omitempty"` // rows are passed over
 }
 
 // A Match is what a rule looks at; zero fields match anything.
 type Match struct {
-	Src      netip.Prefix `json:"src,omitzero"`
-	Dst      netip.Prefix `json:"dst,omitzero"`
-	SrcPort  Ports        `json:"srcPort,omitzero"`
-	DstPort  Ports        `json:"dstPort,omitzero"`
+	Src      netip.Prefix `json:"src,omitzero"`       // the network of the source
+	Dst      netip.Prefix `json:"dst,omitzero"`       // the network of the destination
+	SrcPort  Ports        `json:"srcPort,omitzero"`   // the source's
+	DstPort  Ports        `json:"dstPort,omitzero"`   // the destination's
 	Protocol uint8        `json:"protocol,omitempty"` // 0 is any
-	DSCP     DSCP         `json:"dscp,omitempty"`
-	VLAN     int          `json:"vlan,omitempty"` // 1 to 4094, 0 for any, Untagged
+	DSCP     DSCP         `json:"dscp,omitempty"`     // as the packet came
+	VLAN     int          `json:"vlan,omitempty"`     // 1 to 4094, 0 for any, Untagged
 	// DstSite is the name of the destination's site.
 	DstSite string `json:"dstSite,omitempty"`
 	// App is the name of the application, as the Identifier names it.
@@ -100,8 +100,8 @@ const Untagged = -1
 
 // Ports is a range of ports, both ends included. The zero Ports is any port.
 type Ports struct {
-	First uint16 `json:"first"`
-	Last  uint16 `json:"last"`
+	First uint16 `json:"first"` // 1 to 65535
+	Last  uint16 `json:"last"`  // First or more
 }
 
 func (r Ports) contains(p uint16) bool { return r == Ports{} || p >= r.First && p <= r.Last }

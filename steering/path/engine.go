@@ -16,10 +16,10 @@ const tcp = 6
 
 // A Packet is what the rules look at.
 type Packet struct {
-	Src, Dst netip.AddrPort
-	Protocol uint8
-	DSCP     uint8
-	VLAN     uint16 // 0 is untagged
+	Src, Dst netip.AddrPort // of one family
+	Protocol uint8          // IANA protocol number
+	DSCP     uint8          // 0 to 63
+	VLAN     uint16         // 0 is untagged
 	// Optimized packets belong to an optimised connection.
 	Optimized bool
 	// HeaderOnly says that the cluster is not steady.
@@ -32,13 +32,14 @@ type Packet struct {
 	Via Via
 }
 
-// A Via names an interface of a balancer.
+// A Via names an Interface of a Balancer. The zero Via names none.
 type Via struct{ Balancer, Interface string }
 
 // An Identifier names the application of a packet, or says that it does not know it yet.
 // It is asked only when a rule depends on it, must not block, and must be safe for
 // concurrent use.
 type Identifier interface {
+	// Identify returns the application of a packet, "" for one that no rule is about. ok is false if more packets are needed to tell.
 	Identify(p *Packet) (app string, ok bool)
 }
 
@@ -69,7 +70,7 @@ func (o Outcome) String() string {
 
 // A Decision is the way of a packet.
 type Decision struct {
-	Outcome Outcome
+	Outcome Outcome  // what becomes of it
 	Channel *Channel // of Sent packets; not to be changed
 	Via     Via      // of Relayed packets
 	DSCP    DSCP     // to set, none to leave alone
@@ -80,10 +81,10 @@ type Decision struct {
 
 // An Explanation is a Decision and the way to it, from the code of [Engine.Decide].
 type Explanation struct {
-	Packet   Packet
+	Packet   Packet // that was asked about
 	Site     string // of the destination
 	Decision Decision
-	Steps    []string
+	Steps    []string // for people, in order
 }
 
 // String formats x for people.
@@ -404,11 +405,11 @@ func (e *Engine) poke() {
 // A ChannelStatus is what the engine knows of a channel.
 type ChannelStatus struct {
 	Channel
-	Up       bool
-	Active   bool
-	Losses   int // in a row
-	Interval time.Duration
-	Next     time.Time // when the next probe is due
+	Up       bool          // its probes are answered
+	Active   bool          // it is the one of its uplink that packets are sent to
+	Losses   int           // in a row
+	Interval time.Duration // until the next probe, from the last one
+	Next     time.Time     // when the next probe is due
 }
 
 // Channels returns the channels with their status, in order of uplink, balancer and

@@ -28,8 +28,8 @@ type Stats struct {
 	// were too many.
 	Local, Asks, Answered, Found, NotFound, TimedOut, AsksRefused uint64
 
-	FramesSent, BytesSent, ItemsSent             uint64
-	FramesReceived, BytesReceived, ItemsReceived uint64
+	FramesSent, BytesSent, ItemsSent             uint64 // to all members
+	FramesReceived, BytesReceived, ItemsReceived uint64 // from all members
 
 	// Busy: the transport had no room. Throttled: the rate did not allow it. Both are tried again.
 	Busy, Throttled uint64

@@ -3,9 +3,9 @@ package flowshare
 // An Item is an entry as a [Store] keeps it. Its numbers mean something to the Layer that
 // made it only. It has no pointers and may be copied.
 type Item struct {
-	Version uint64
-	Origin  uint32
-	Value   uint32
+	Version uint64 // which of two items is newer
+	Origin  uint32 // the member whose flow it is
+	Value   uint32 // a number for the flow's Value
 	// Stamp is when the item was changed, in seconds of the Layer.
 	Stamp uint32
 	Flags uint8
