@@ -25,14 +25,14 @@ type Virtual struct {
 
 // Member names a port of a real server.
 type Member struct {
-	Server string `json:"server"`
-	Port   string `json:"port"` // see Port.Name
+	Server string `json:"server"` // its name
+	Port   string `json:"port"`   // see Port.Name
 }
 
 // VirtualStatus is a snapshot of a virtual server of a [Roster]. It is a plain
 // value.
 type VirtualStatus struct {
-	Name string `json:"name"`
+	Name string `json:"name"` // of the virtual server
 	// Answers: enough servers are usable.
 	Answers bool `json:"answers"`
 	// Since is when Answers became what it is; the zero time if it never changed.
