@@ -155,25 +155,25 @@ func (e *Engine) pass(v *view, p *Packet, cluster ClusterState, d Decision, tr *
 		}
 		return note(NoRow)
 	}
-	row := &v.services.rows[i]
-	if row.PassThrough {
+	row := &v.fates[i]
+	if row.farm < 0 {
 		if tr != nil {
-			tr.step("network services row %d %q: pass through", i, row.Name)
+			tr.step("network services row %d %q: pass through", i, row.name)
 		}
-		return Decision{Action: PassThrough, Reason: ByServices, Rule: row.Name, HeaderOnly: d.HeaderOnly}
+		return Decision{Action: PassThrough, Reason: ByServices, Rule: row.name, HeaderOnly: d.HeaderOnly}
 	}
 	if cluster == ParallelPeerDown || cluster == PairDown {
 		if tr != nil {
-			tr.step("network services row %d %q: the cluster is not steady (%s)", i, row.Name, cluster)
+			tr.step("network services row %d %q: the cluster is not steady (%s)", i, row.name, cluster)
 		}
-		return Decision{Action: PassThrough, Reason: ClusterNonsteady, Rule: row.Name, HeaderOnly: true}
+		return Decision{Action: PassThrough, Reason: ClusterNonsteady, Rule: row.name, HeaderOnly: true}
 	}
-	f := v.farms[i]
+	f := v.farms[row.farm]
 	if f.buckets == nil {
 		if tr != nil {
-			tr.step("network services row %d %q: no node, %s", i, row.Name, f.why)
+			tr.step("network services row %d %q: no node, %s", i, row.name, f.why)
 		}
-		return Decision{Action: PassThrough, Reason: f.why, Rule: row.Name, HeaderOnly: d.HeaderOnly}
+		return Decision{Action: PassThrough, Reason: f.why, Rule: row.name, HeaderOnly: d.HeaderOnly}
 	}
 	h := steering.HashFlow(p.Protocol, p.Src, p.Dst)
 	at := f.buckets.Lookup(h)
@@ -185,22 +185,22 @@ func (e *Engine) pass(v *view, p *Packet, cluster ClusterState, d Decision, tr *
 		if n.state != steering.Available && n.state != steering.AtLimit {
 			continue
 		}
-		counted := tr == nil && e.pool.Acquire(n.id)
-		sessions, _ := e.pool.Sessions(n.id)
-		if tr == nil && !counted || tr != nil && n.limit > 0 && sessions >= int64(n.limit) {
-			if tr != nil {
-				tr.step("network services row %d %q: node %q is at its limit", i, row.Name, n.name)
+		if tr == nil {
+			if !e.pool.Acquire(n.id) {
+				continue
 			}
-			continue
-		}
-		if tr != nil {
-			tr.step("network services row %d %q: node %q by its buckets", i, row.Name, n.name)
+		} else {
+			if sessions, _ := e.pool.Sessions(n.id); n.limit > 0 && sessions >= int64(n.limit) {
+				tr.step("network services row %d %q: node %q is at its limit", i, row.name, n.name)
+				continue
+			}
+			tr.step("network services row %d %q: node %q by its buckets", i, row.name, n.name)
 		}
 		return Decision{
-			Action: Redirect, Node: n.id, Side: n.side, Counted: counted, Reason: ByServices, Rule: row.Name, HeaderOnly: d.HeaderOnly,
+			Action: Redirect, Node: n.id, Side: n.side, Counted: tr == nil, Reason: ByServices, Rule: row.name, HeaderOnly: d.HeaderOnly,
 		}
 	}
-	return Decision{Action: PassThrough, Reason: AtLimit, Rule: row.Name, HeaderOnly: d.HeaderOnly}
+	return Decision{Action: PassThrough, Reason: AtLimit, Rule: row.name, HeaderOnly: d.HeaderOnly}
 }
 
 // autoPool stands for the rule that is no rule.

@@ -62,7 +62,8 @@ type view struct {
 	targets  [][]int // of each rule: indices of nodes
 	auto     []int
 	services *services
-	farms    []*farm // of each row
+	fates    []fate // of each row
+	farms    []*farm
 	fairV2   bool
 	slack    int
 	sets     map[int]*peerSet // by rule with fair peering of its own
@@ -79,6 +80,12 @@ type node struct {
 	limit    int
 	up       bool
 	usable   bool // may take new optimised sessions
+}
+
+// A fate is what becomes of the flows of a row.
+type fate struct {
+	name string // of the row
+	farm int32  // number, -1 to pass through
 }
 
 // A farm is a set of nodes pass-through traffic is spread over.
@@ -214,28 +221,36 @@ func (e *Engine) publish(rules bool) {
 		}
 	}
 	if old := e.view.Load(); old != nil && !rules {
-		v.services, v.sets = old.services, old.sets
+		v.services, v.sets, v.fates = old.services, old.sets, old.fates
+		v.farms = make([]*farm, len(old.farms))
+		for i, f := range old.farms {
+			v.farms[i] = &farm{nodes: f.nodes}
+		}
 	} else {
 		v.services = newServices(c.Services)
+		v.assign(index)
 		e.resetSets(v)
 	}
-	v.farms = e.farms(v, index)
+	for _, f := range v.farms {
+		f.build(v, c.Buckets, c.Seed)
+	}
 	e.view.Store(v)
 }
 
-// farms builds the bucket tables of the rows; rows with the same targets share one.
-func (e *Engine) farms(v *view, index map[string]int) []*farm {
-	farms := make([]*farm, len(v.services.rows))
-	made := map[string]*farm{}
+// assign finds each row a farm; rows with the same targets share one.
+func (v *view) assign(index map[string]int) {
+	v.fates = make([]fate, len(v.services.rows))
+	made := map[string]int32{}
 	for i := range v.services.rows {
 		r := &v.services.rows[i]
+		v.fates[i] = fate{r.Name, -1}
 		if r.PassThrough || r.Disabled {
 			continue
 		}
 		key := strings.Join(r.Targets, "\x00")
-		f := made[key]
-		if f == nil {
-			f = new(farm)
+		no, ok := made[key]
+		if !ok {
+			f := new(farm)
 			if len(r.Targets) == 0 {
 				for n := range v.nodes {
 					f.nodes = append(f.nodes, n)
@@ -244,14 +259,15 @@ func (e *Engine) farms(v *view, index map[string]int) []*farm {
 			for _, name := range r.Targets {
 				f.nodes = append(f.nodes, index[name])
 			}
-			f.build(v, e.cfg.Buckets, e.cfg.Seed)
-			made[key] = f
+			no = int32(len(v.farms))
+			v.farms = append(v.farms, f)
+			made[key] = no
 		}
-		farms[i] = f
+		v.fates[i].farm = no
 	}
-	return farms
 }
 
+// build makes the bucket table from the state of the nodes.
 func (f *farm) build(v *view, buckets int, seed uint64) {
 	if buckets == 0 {
 		buckets = steering.DefaultBuckets

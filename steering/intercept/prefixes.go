@@ -1,19 +1,18 @@
 package intercept
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
-	"slices"
 )
 
-// prefixes finds the longest network of a set that contains an address. The networks cut
-// the addresses into intervals, each with one answer: a search among their starts, of
-// which, when they are many, an index by the first 16 bits leaves few.
+// prefixes cuts the addresses of one family into the intervals that a set of networks makes of
+// them, and finds the interval of an address.
 type prefixes struct {
-	hi, lo []uint64 // starts, ascending; lo is nil for IPv4
-	id     []int32  // of the longest network there, -1 for none
-	index  []uint32 // first start with these 16 bits, or nil
+	hi, lo []uint64 // starts of the intervals, ascending; lo is nil for IPv4
+	index  []finder // the first is the root
+	slots  []slot
 }
 
 // A word is an address of up to 128 bits, left-aligned.
@@ -30,7 +29,7 @@ func wordOf(a netip.Addr) word {
 
 // after returns the first address behind the network of n bits at w, and whether there
 // is one.
-func (w word) after(n, width int) (word, bool) {
+func (w word) after(n int) (word, bool) {
 	var step word
 	switch {
 	case n == 0:
@@ -45,145 +44,177 @@ func (w word) after(n, width int) (word, bool) {
 	return word{hi, lo}, over == 0
 }
 
-type numbered struct {
-	start word
-	bits  int
-	id    int32
+func (w word) compare(o word) int {
+	return cmp.Or(cmp.Compare(w.hi, o.hi), cmp.Compare(w.lo, o.lo))
 }
 
-// newPrefixes indexes different networks of one family; network i has the number
-// ids[i]. It notes in parent the next shorter network around each.
-func newPrefixes(nets []netip.Prefix, ids, parent []int32, width int) *prefixes {
-	sorted := make([]numbered, len(nets))
-	for i, n := range nets {
-		sorted[i] = numbered{wordOf(n.Addr()), n.Bits(), ids[i]}
-	}
-	slices.SortFunc(sorted, func(a, b numbered) int {
-		switch {
-		case a.start.hi != b.start.hi:
-			return sign(a.start.hi < b.start.hi)
-		case a.start.lo != b.start.lo:
-			return sign(a.start.lo < b.start.lo)
-		}
-		return a.bits - b.bits
-	})
-	p := &prefixes{hi: []uint64{0}, id: []int32{-1}}
-	v6 := width > 32
+// comparePrefix orders networks of one family by address, wider ones first.
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// A cover is what a network has of the intervals, and the next wider network around it, -1 if
+// there is none.
+type cover struct {
+	span
+	parent int32
+}
+
+type span struct{ from, to uint32 }
+
+func (s span) len() uint32 { return s.to - s.from }
+
+// newPrefixes makes the intervals of different networks of one family, in the order of
+// comparePrefix. It returns what each network covers, and the longest network around each
+// interval, -1 for none.
+func newPrefixes(nets []netip.Prefix) (p *prefixes, covers []cover, in []int32) {
+	p = &prefixes{hi: []uint64{0}}
+	v6 := len(nets) > 0 && !nets[0].Addr().Is4()
 	if v6 {
 		p.lo = []uint64{0}
 	}
-	emit := func(w word, id int32) {
-		if n := len(p.hi) - 1; p.hi[n] == w.hi && (!v6 || p.lo[n] == w.lo) {
-			p.id[n] = id
-			return
+	in = []int32{-1}
+	covers = make([]cover, len(nets))
+	begin := func(w word, net int32) uint32 {
+		n := len(p.hi) - 1
+		if p.hi[n] == w.hi && (!v6 || p.lo[n] == w.lo) {
+			in[n] = net
+			return uint32(n)
 		}
-		p.hi, p.id = append(p.hi, w.hi), append(p.id, id)
+		p.hi, in = append(p.hi, w.hi), append(in, net)
 		if v6 {
 			p.lo = append(p.lo, w.lo)
 		}
+		return uint32(n + 1)
 	}
-	// The stack holds the networks around the present place.
-	var stack []numbered
+	// The stack holds the networks around the present place, and where they end.
+	type open struct {
+		net int32
+		end word
+		all bool // to the last address
+	}
+	var stack []open
 	top := func() int32 {
 		if len(stack) == 0 {
 			return -1
 		}
-		return stack[len(stack)-1].id
+		return stack[len(stack)-1].net
 	}
 	leave := func(until *word) {
 		for len(stack) > 0 {
 			t := stack[len(stack)-1]
-			end, ok := t.start.after(t.bits, width)
-			if until != nil && (!ok || until.hi < end.hi || until.hi == end.hi && until.lo < end.lo) {
+			if until != nil && (t.all || until.compare(t.end) < 0) {
 				return
 			}
 			stack = stack[:len(stack)-1]
-			if ok {
-				emit(end, top())
+			if t.all {
+				covers[t.net].to = uint32(len(p.hi))
+			} else {
+				covers[t.net].to = begin(t.end, top())
 			}
 		}
 	}
-	for _, n := range sorted {
-		leave(&n.start)
-		parent[n.id] = top()
-		emit(n.start, n.id)
-		stack = append(stack, n)
+	for i, n := range nets {
+		w := wordOf(n.Addr())
+		leave(&w)
+		covers[i].parent = top()
+		covers[i].from = begin(w, int32(i))
+		end, ok := w.after(n.Bits())
+		stack = append(stack, open{int32(i), end, !ok})
 	}
 	leave(nil)
-	if len(p.hi) < 256 {
-		return p
+	p.finder(span{0, uint32(len(p.hi))}, false)
+	return p, covers, in
+}
+
+// A finder leads from an address to the few starts around it: it divides the values from its
+// first start to its last evenly into slots, about as many as there are starts.
+type finder struct {
+	base  uint64
+	alike uint64 // with low: the upper half of all its starts
+	span         // its starts
+	slots span
+	shift uint8
+	low   bool // by the lower half of the address
+}
+
+// A slot has the number of its first start, or a finder of its own if there are many.
+type slot struct {
+	from uint32
+	sub  int32 // number of a finder, 0 for none
+}
+
+// few is how many starts are looked at one by one.
+const few = 8
+
+// finder adds a finder of the starts in s and returns its number.
+func (p *prefixes) finder(s span, low bool) int32 {
+	keys := p.hi
+	if low {
+		keys = p.lo
 	}
-	p.index = make([]uint32, 1<<16+1)
-	at := 0
-	for k := range p.index {
-		for at < len(p.hi) && p.hi[at]>>48 < uint64(k) {
+	keys = keys[s.from:s.to]
+	f := finder{base: keys[0], span: s, low: low, alike: p.hi[s.from]}
+	n := uint32(1)
+	if len(keys) > few {
+		n = 1 << bits.Len(uint(len(keys)-1))
+		f.shift = uint8(max(bits.Len64(keys[len(keys)-1]-keys[0])-bits.Len32(n-1), 0))
+		n = uint32((keys[len(keys)-1]-keys[0])>>f.shift) + 1
+	}
+	first := uint32(len(p.slots))
+	f.slots = span{first, first + n}
+	number := int32(len(p.index))
+	p.index = append(p.index, f)
+	p.slots = append(p.slots, make([]slot, n+1)...)
+	at := uint32(0)
+	for k := range n {
+		from := at
+		for at < uint32(len(keys)) && uint32((keys[at]-f.base)>>f.shift) == k {
 			at++
 		}
-		p.index[k] = uint32(at)
-	}
-	return p
-}
-
-func sign(less bool) int {
-	if less {
-		return -1
-	}
-	return 1
-}
-
-// lookup returns the longest network that contains the address, or -1.
-func (p *prefixes) lookup(w word) int32 {
-	lo, hi := uint32(1), uint32(len(p.hi))
-	if p.index != nil {
-		// The start looked for is among these, or the one before them.
-		k := w.hi >> 48
-		lo, hi = p.index[k], p.index[k+1]
-	}
-	for lo < hi {
-		mid := (lo + hi) >> 1
-		if p.hi[mid] < w.hi || p.hi[mid] == w.hi && (p.lo == nil || p.lo[mid] <= w.lo) {
-			lo = mid + 1
-		} else {
-			hi = mid
+		sub := int32(0)
+		switch {
+		case at-from <= few:
+		case keys[at-1] > keys[from]:
+			sub = p.finder(span{s.from + from, s.from + at}, low)
+		case !low && p.lo != nil:
+			sub = p.finder(span{s.from + from, s.from + at}, true)
 		}
+		p.slots[first+k] = slot{s.from + from, sub}
 	}
-	return p.id[lo-1]
+	p.slots[first+n] = slot{from: s.to}
+	return number
 }
 
-// A hashTable is an immutable map from pairs of small numbers to int32 with open
-// addressing, at most half full.
-type hashTable struct {
-	slots []tableSlot
-	shift uint8
-}
-
-type tableSlot struct {
-	key uint64
-	v   int32 // 0 is an empty slot, else the value + 1
-}
-
-func newHashTable(n int) hashTable {
-	b := max(bits.Len(uint(2*n)), 1)
-	return hashTable{make([]tableSlot, 1<<b), uint8(64 - b)}
-}
-
-func (t *hashTable) put(k uint64, v int32) {
-	mask := uint64(len(t.slots) - 1)
-	for s := k * 0x9E3779B97F4A7C15 >> t.shift; ; s = (s + 1) & mask {
-		if t.slots[s].v == 0 {
-			t.slots[s] = tableSlot{k, v + 1}
-			return
+// lookup returns the number of the interval that contains the address.
+func (p *prefixes) lookup(w word) uint32 {
+	f := &p.index[0]
+	for {
+		x := w.hi
+		if f.low {
+			if w.hi != f.alike {
+				if w.hi < f.alike {
+					return f.from - 1
+				}
+				return f.to - 1
+			}
+			x = w.lo
 		}
-	}
-}
-
-func (t *hashTable) get(k uint64) (int32, bool) {
-	mask := uint64(len(t.slots) - 1)
-	for s := k * 0x9E3779B97F4A7C15 >> t.shift; ; s = (s + 1) & mask {
-		if slot := &t.slots[s]; slot.v == 0 {
-			return 0, false
-		} else if slot.key == k {
-			return slot.v - 1, true
+		if x < f.base {
+			return f.from - 1
 		}
+		k := min((x-f.base)>>f.shift, uint64(f.slots.len()-1))
+		s := p.slots[uint64(f.slots.from)+k : uint64(f.slots.from)+k+2]
+		if s[0].sub != 0 {
+			f = &p.index[s[0].sub]
+			continue
+		}
+		n := s[0].from
+		for ; n < s[1].from; n++ {
+			if p.hi[n] > w.hi || p.lo != nil && p.hi[n] == w.hi && p.lo[n] > w.lo {
+				break
+			}
+		}
+		return n - 1
 	}
 }

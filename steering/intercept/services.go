@@ -6,146 +6,89 @@ import (
 	"slices"
 )
 
-// services is the network services table, compiled. A packet finds the networks around
-// its two addresses, then the cells of each pair of them, in both directions; a cell has
-// only rows of that very pair, indexed by port. A network that is in few cells lists
-// them; only pairs of two networks that are in many are looked up one by one. So the
-// cost depends on how deep the networks are nested, not on the number of rows.
+// services is the network services table, compiled, for each family on its own: a row whose
+// networks are of one family is nothing to the other.
 type services struct {
 	rows    []Row
-	v4, v6  *prefixes
-	parent  []int32 // of each network: the next shorter one around it, or -1
-	nets    []network
-	links   []link    // lists of the networks
-	cells   hashTable // (A, B) → first of the pair's cells, for pairs of two large networks
-	list    []cell    // cells of one pair lie side by side
-	compile int       // rows in force
+	v4, v6  family
+	compile int // rows in force
 }
 
-// A network lists the pairs it is in as A, and as B, unless it is in many.
-type network struct {
-	a, b span
-	bigA bool
-	bigB bool
+// A family is the rows of one family of addresses. Their networks cut the addresses into
+// intervals. A packet finds the intervals of its two ends; each leads to a list of the pairs of
+// networks that have one of the two around this interval, the pair with the first row in front,
+// so that a look-up reads two short lists from front to back and stops where no better row can
+// follow. The other network of a pair is tested by the numbers of its first and last interval.
+//
+// A list has the pairs of the networks further out copied into it as long as these are few, so
+// that the cost hardly depends on how deep networks nest. Only pairs of two networks that are
+// in many pairs each are looked up one by one.
+type family struct {
+	rows     []Row
+	nets     *prefixes
+	leaves   []branch  // of each interval
+	outer    []branch  // of each network, for those whose lists are not copied
+	links    []link    // lists of the branches
+	cells    []cell    // cells of one pair lie side by side
+	bigA     []int32   // of a network in many pairs as A: the next such around it, or -1
+	bigB     []int32   // the same as B
+	bigPairs hashTable // (A, B) → first of the pair's cells, for pairs of two such networks
 }
 
-type span struct{ from, to uint32 }
+// A branch is what begins at an interval, or at a network.
+type branch struct {
+	links span
+	best  int32 // first row of these links and of what comes next
+	next  int32 // network whose branch goes on, or -1
+	bigA  int32 // the next network around it that is in many pairs as A, or -1
+	bigB  int32
+}
 
 // A link is a pair of networks in the list of one of them.
-type link struct{ other, cell int32 }
-
-// large is how many pairs a network lists at most.
-const large = 16
-
-// A cell is the rows of one pair of networks and one protocol. Rows are numbers in the
-// order of the table.
-type cell struct {
-	proto uint8     // 0 for both
-	last  bool      // the pair has no further cell
-	all   int32     // first row without ports, noRow if none
-	a, b  steps     // rows with ports at one end only
-	ab    []int32   // ranges of ports at both ends, while these are few
-	grid  *grid     // the same when they are many
-	abAt  hashTable // single ports at both ends → row
-	abOK  bool
+type link struct {
+	other span  // intervals of the other network
+	row   int32 // first of the cell
+	cell  cellRef
 }
 
-const noRow = int32(1<<31 - 1)
+// A cellRef is the number of a cell, and in the upper bits what spares a look at it.
+type cellRef uint32
 
-// steps maps ports to the first row for them: sorted starts of intervals.
-type steps struct {
-	start []uint16
-	row   []int32
+const (
+	isB       cellRef = 1 << 31 // the network that has the link is the B of the pair
+	isPlain   cellRef = 1 << 30 // the first row matches all ports
+	protoBits cellRef = 3 << 28
+	numBits   cellRef = 1<<28 - 1
+)
+
+func protoCode(proto uint8) cellRef {
+	switch proto {
+	case tcp:
+		return 1 << 28
+	case udp:
+		return 2 << 28
+	}
+	return 0
 }
 
-func (s *steps) first(port uint16) int32 {
-	if len(s.start) == 0 {
-		return noRow
-	}
-	i, found := slices.BinarySearch(s.start, port)
-	if !found {
-		i--
-	}
-	return s.row[i]
-}
-
-type portRow struct {
-	ports Ports
-	row   int32
-}
-
-// newSteps lays rows over each other, the first on top.
-func newSteps(rows []portRow) steps {
-	if len(rows) == 0 {
-		return steps{}
-	}
-	cuts := []uint32{0}
-	for _, r := range rows {
-		cuts = append(cuts, uint32(r.ports.First), uint32(r.ports.Last)+1)
-	}
-	slices.Sort(cuts)
-	cuts = slices.Compact(cuts)
-	s := steps{}
-	top := make([]int32, len(cuts))
-	for i := range top {
-		top[i] = noRow
-	}
-	// Rows come in order, so that the first to paint an interval keeps it; next skips
-	// what is painted.
-	next := make([]int, len(cuts)+1)
-	for i := range next {
-		next[i] = i
-	}
-	find := func(i int) int {
-		for next[i] != i {
-			next[i] = next[next[i]]
-			i = next[i]
-		}
-		return i
-	}
-	for _, r := range rows {
-		from, _ := slices.BinarySearch(cuts, uint32(r.ports.First))
-		for i := find(from); i < len(cuts) && cuts[i] <= uint32(r.ports.Last); i = find(i) {
-			top[i] = r.row
-			next[i] = i + 1
-		}
-	}
-	for i, c := range cuts {
-		if c > 0xffff {
-			break
-		}
-		if n := len(s.row); n > 0 && s.row[n-1] == top[i] {
-			continue
-		}
-		s.start = append(s.start, uint16(c))
-		s.row = append(s.row, top[i])
-	}
-	return s
-}
+// large is how many pairs a network lists at most, inherit how many links of networks further
+// out are copied to those within.
+const (
+	large   = 16
+	inherit = 16
+)
 
 func newServices(rows []Row) *services {
 	t := &services{rows: rows}
-	ids := map[netip.Prefix]int32{}
-	var nets4, nets6 []netip.Prefix
-	var ids4, ids6 []int32
-	number := func(p netip.Prefix) int32 {
-		id, ok := ids[p]
-		if !ok {
-			id = int32(len(ids))
-			ids[p] = id
-			if p.Addr().Is4() {
-				nets4, ids4 = append(nets4, p), append(ids4, id)
-			} else {
-				nets6, ids6 = append(nets6, p), append(ids6, id)
-			}
-		}
-		return id
-	}
 	zero4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	zero6 := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	var places []place
-	add := func(a, b netip.Prefix, r *Row, i int32) {
-		places = append(places, place{number(a), number(b), r.Protocol, i})
+	b4, b6 := builder{ids: map[netip.Prefix]int32{}}, builder{ids: map[netip.Prefix]int32{}}
+	add := func(a, b netip.Prefix, r *Row, i int) {
+		x := &b6
+		if a.Addr().Is4() {
+			x = &b4
+		}
+		x.places = append(x.places, place{x.number(a), x.number(b), r.Protocol, int32(i)})
 	}
 	for i := range rows {
 		r := &rows[i]
@@ -156,120 +99,18 @@ func newServices(rows []Row) *services {
 		a, b := r.A.Net, r.B.Net
 		switch {
 		case a.IsValid() && b.IsValid():
-			add(a, b, r, int32(i))
+			add(a, b, r, i)
 		case a.IsValid():
-			add(a, zeroOf(a, zero4, zero6), r, int32(i))
+			add(a, zeroOf(a, zero4, zero6), r, i)
 		case b.IsValid():
-			add(zeroOf(b, zero4, zero6), b, r, int32(i))
+			add(zeroOf(b, zero4, zero6), b, r, i)
 		default:
-			add(zero4, zero4, r, int32(i))
-			add(zero6, zero6, r, int32(i))
+			add(zero4, zero4, r, i)
+			add(zero6, zero6, r, i)
 		}
 	}
-	t.parent = make([]int32, len(ids))
-	t.v4 = newPrefixes(nets4, ids4, t.parent, 32)
-	t.v6 = newPrefixes(nets6, ids6, t.parent, 128)
-	t.link(places, len(ids))
+	t.v4, t.v6 = b4.build(rows), b6.build(rows)
 	return t
-}
-
-// A place is where a row goes: the cell of two networks and a protocol.
-type place struct {
-	a, b  int32
-	proto uint8
-	row   int32
-}
-
-// link makes the cells, and finds each pair a list.
-func (t *services) link(places []place, networks int) {
-	slices.SortFunc(places, func(x, y place) int {
-		return cmp.Or(cmp.Compare(x.a, y.a), cmp.Compare(x.b, y.b), cmp.Compare(x.proto, y.proto), cmp.Compare(x.row, y.row))
-	})
-	type pair struct{ a, b, cell int32 }
-	var pairs []pair
-	for len(places) > 0 {
-		p := places[0]
-		n := 1
-		for n < len(places) && places[n].a == p.a && places[n].b == p.b && places[n].proto == p.proto {
-			n++
-		}
-		if k := len(pairs) - 1; k >= 0 && pairs[k].a == p.a && pairs[k].b == p.b {
-			t.list[len(t.list)-1].last = false
-		} else {
-			pairs = append(pairs, pair{p.a, p.b, int32(len(t.list))})
-		}
-		t.list = append(t.list, newCell(t.rows, places[:n]))
-		places = places[n:]
-	}
-	t.nets = make([]network, networks)
-	countA, countB := make([]uint32, networks), make([]uint32, networks)
-	for _, p := range pairs {
-		countA[p.a]++
-		countB[p.b]++
-	}
-	both := 0
-	listed := func(p pair) (asA, asB bool) {
-		asA = countA[p.a] <= large
-		return asA, !asA && countB[p.b] <= large
-	}
-	sizeA, sizeB := make([]uint32, networks), make([]uint32, networks)
-	for _, p := range pairs {
-		switch asA, asB := listed(p); {
-		case asA:
-			sizeA[p.a]++
-		case asB:
-			sizeB[p.b]++
-		default:
-			both++
-		}
-	}
-	at := uint32(0)
-	for i := range t.nets {
-		n := &t.nets[i]
-		n.bigA, n.bigB = countA[i] > large, countB[i] > large
-		n.a = span{at, at}
-		at += sizeA[i]
-		n.b = span{at, at}
-		at += sizeB[i]
-	}
-	t.links = make([]link, at)
-	t.cells = newHashTable(both)
-	for _, p := range pairs {
-		switch asA, asB := listed(p); {
-		case asA:
-			s := &t.nets[p.a].a
-			t.links[s.to] = link{p.b, p.cell}
-			s.to++
-		case asB:
-			s := &t.nets[p.b].b
-			t.links[s.to] = link{p.a, p.cell}
-			s.to++
-		default:
-			t.cells.put(uint64(p.a)<<32|uint64(p.b), p.cell)
-		}
-	}
-}
-
-func newCell(rows []Row, places []place) cell {
-	c := cell{proto: places[0].proto, last: true, all: noRow}
-	var a, b []portRow
-	var ab []int32
-	for _, p := range places {
-		pa, pb := rows[p.row].A.Ports, rows[p.row].B.Ports
-		switch {
-		case pa.any() && pb.any():
-			c.all = min(c.all, p.row)
-		case pb.any():
-			a = append(a, portRow{pa, p.row})
-		case pa.any():
-			b = append(b, portRow{pb, p.row})
-		default:
-			ab = append(ab, p.row)
-		}
-	}
-	c.a, c.b = newSteps(a), newSteps(b)
-	c.pairs(rows, ab)
-	return c
 }
 
 func zeroOf(p, zero4, zero6 netip.Prefix) netip.Prefix {
@@ -279,57 +120,206 @@ func zeroOf(p, zero4, zero6 netip.Prefix) netip.Prefix {
 	return zero6
 }
 
-// pairs indexes rows with ports at both ends: single ports by hash, a few ranges in order,
-// many in a grid.
-func (c *cell) pairs(rows []Row, ab []int32) {
-	if len(ab) == 0 {
-		return
+// A builder collects the rows of a family.
+type builder struct {
+	nets   []netip.Prefix
+	ids    map[netip.Prefix]int32
+	places []place
+}
+
+// A place is where a row goes: the cell of two networks and a protocol.
+type place struct {
+	a, b  int32
+	proto uint8
+	row   int32
+}
+
+func (x *builder) number(p netip.Prefix) int32 {
+	id, ok := x.ids[p]
+	if !ok {
+		id = int32(len(x.nets))
+		x.ids[p] = id
+		x.nets = append(x.nets, p)
 	}
-	single := map[uint64]int32{}
-	for _, row := range ab {
-		a, b := rows[row].A.Ports, rows[row].B.Ports
-		if a.First == a.Last && b.First == b.Last {
-			k := uint64(a.First)<<16 | uint64(b.First)
-			if _, ok := single[k]; !ok {
-				single[k] = row
-			}
+	return id
+}
+
+// sort numbers the networks in the order of newPrefixes.
+func (x *builder) sort() {
+	order := make([]int32, len(x.nets))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(i, j int32) int { return comparePrefix(x.nets[i], x.nets[j]) })
+	rank, sorted := make([]int32, len(order)), make([]netip.Prefix, len(order))
+	for r, i := range order {
+		rank[i], sorted[r] = int32(r), x.nets[i]
+	}
+	x.nets = sorted
+	for i := range x.places {
+		p := &x.places[i]
+		p.a, p.b = rank[p.a], rank[p.b]
+	}
+	slices.SortFunc(x.places, func(p, q place) int {
+		return cmp.Or(cmp.Compare(p.a, q.a), cmp.Compare(p.b, q.b), cmp.Compare(p.proto, q.proto), cmp.Compare(p.row, q.row))
+	})
+}
+
+// A pair is two networks with rows, and their cells.
+type pair struct {
+	a, b  int32
+	cells span
+}
+
+func (x *builder) build(rows []Row) family {
+	x.sort()
+	f := family{rows: rows}
+	var pairs []pair
+	for places := x.places; len(places) > 0; {
+		p := places[0]
+		n := 1
+		for n < len(places) && places[n].a == p.a && places[n].b == p.b && places[n].proto == p.proto {
+			n++
+		}
+		at := uint32(len(f.cells))
+		if k := len(pairs) - 1; k >= 0 && pairs[k].a == p.a && pairs[k].b == p.b {
+			f.cells[at-1].last = false
+			pairs[k].cells.to++
 		} else {
-			c.ab = append(c.ab, row)
+			pairs = append(pairs, pair{p.a, p.b, span{at, at + 1}})
+		}
+		f.cells = append(f.cells, newCell(rows, places[:n]))
+		places = places[n:]
+	}
+	nets, covers, in := newPrefixes(x.nets)
+	f.nets = nets
+	f.lists(f.own(pairs, covers), covers)
+	f.leaves = make([]branch, len(in))
+	for i, net := range in {
+		f.leaves[i] = branch{best: noRow, next: -1, bigA: -1, bigB: -1}
+		if net >= 0 {
+			f.leaves[i] = f.outer[net]
 		}
 	}
-	if len(c.ab) > gridWorth {
-		c.grid, c.ab = newGrid(rows, c.ab), nil
+	return f
+}
+
+// own finds each pair a list and returns the lists of the networks, each in the order of rows.
+func (f *family) own(pairs []pair, covers []cover) [][]link {
+	countA, countB := make([]uint32, len(covers)), make([]uint32, len(covers))
+	for _, p := range pairs {
+		countA[p.a]++
+		countB[p.b]++
 	}
-	if len(single) > 0 {
-		c.abOK = true
-		c.abAt = newHashTable(len(single))
-		for k, row := range single {
-			c.abAt.put(k, row)
+	f.bigA, f.bigB = make([]int32, len(covers)), make([]int32, len(covers))
+	const small = -2
+	for i, c := range covers {
+		f.bigA[i], f.bigB[i] = small, small
+		if countA[i] > large {
+			f.bigA[i] = c.parent
 		}
+		if countB[i] > large {
+			f.bigB[i] = c.parent
+		}
+	}
+	// A pair goes to the network with fewer intervals: fewer packets come by there.
+	asA := func(p *pair) bool {
+		return f.bigA[p.a] == small && (f.bigB[p.b] != small || covers[p.a].len() <= covers[p.b].len())
+	}
+	size := make([]uint32, len(covers))
+	var both []*pair
+	total := uint32(0)
+	for i := range pairs {
+		p := &pairs[i]
+		switch {
+		case asA(p):
+			size[p.a] += p.cells.len()
+		case f.bigB[p.b] == small:
+			size[p.b] += p.cells.len()
+		default:
+			both = append(both, p)
+			continue
+		}
+		total += p.cells.len()
+	}
+	lists, room := make([][]link, len(covers)), make([]link, total)
+	for i, n := range size {
+		lists[i], room = room[:0:n], room[n:]
+	}
+	for i := range pairs {
+		p := &pairs[i]
+		at, other, role := p.a, p.b, cellRef(0)
+		if !asA(p) {
+			if f.bigB[p.b] != small {
+				continue
+			}
+			at, other, role = p.b, p.a, isB
+		}
+		for k := p.cells.from; k < p.cells.to; k++ {
+			c := &f.cells[k]
+			ref := cellRef(k) | role | protoCode(c.proto)
+			if c.plain() {
+				ref |= isPlain
+			}
+			lists[at] = append(lists[at], link{covers[other].span, c.row, ref})
+		}
+	}
+	for _, l := range lists {
+		slices.SortFunc(l, func(x, y link) int { return cmp.Compare(x.row, y.row) })
+	}
+	f.bigPairs = newHashTable(len(both))
+	for _, p := range both {
+		f.bigPairs.put(uint64(p.a)<<32|uint64(p.b), int32(p.cells.from))
+	}
+	return lists
+}
+
+// lists lays the lists of the networks side by side, those of wider networks copied to the ones
+// within, and notes for each the networks in many pairs around it.
+func (f *family) lists(own [][]link, covers []cover) {
+	f.outer = make([]branch, len(covers))
+	for i, c := range covers {
+		n := branch{best: noRow, next: -1, bigA: -1, bigB: -1}
+		var copied []link
+		if c.parent >= 0 {
+			up := &f.outer[c.parent]
+			n.bigA, n.bigB = up.bigA, up.bigB
+			if len(own[i]) == 0 { // nothing of its own
+				n = *up
+			} else if n.next = c.parent; up.links.len() <= inherit {
+				copied, n.next = f.links[up.links.from:up.links.to], up.next
+			}
+		}
+		if l := own[i]; len(l) > 0 {
+			n.links.from = uint32(len(f.links))
+			f.links = merge(f.links, l, copied)
+			n.links.to = uint32(len(f.links))
+			n.best = f.links[n.links.from].row
+			if n.next >= 0 {
+				n.best = min(n.best, f.outer[n.next].best)
+			}
+		}
+		// Those in many pairs are linked with one another.
+		if f.bigA[i] != -2 {
+			f.bigA[i], n.bigA = n.bigA, int32(i)
+		}
+		if f.bigB[i] != -2 {
+			f.bigB[i], n.bigB = n.bigB, int32(i)
+		}
+		f.outer[i] = n
 	}
 }
 
-// first returns the first row of c for ports at the ends A and B.
-func (c *cell) first(rows []Row, pa, pb uint16) int32 {
-	best := min(c.all, c.a.first(pa), c.b.first(pb))
-	if c.abOK {
-		if row, ok := c.abAt.get(uint64(pa)<<16 | uint64(pb)); ok {
-			best = min(best, row)
+// merge appends two lists in the order of rows.
+func merge(to, a, b []link) []link {
+	for len(a) > 0 && len(b) > 0 {
+		if a[0].row <= b[0].row {
+			to, a = append(to, a[0]), a[1:]
+		} else {
+			to, b = append(to, b[0]), b[1:]
 		}
 	}
-	for _, i := range c.ab {
-		if i >= best {
-			break
-		}
-		if rows[i].A.Ports.Contains(pa) && rows[i].B.Ports.Contains(pb) {
-			best = i
-			break
-		}
-	}
-	if c.grid != nil {
-		best = c.grid.lookup(pa, pb, best)
-	}
-	return best
+	return append(append(to, a...), b...)
 }
 
 // lookup returns the number of the first row that matches, or -1.
@@ -337,100 +327,86 @@ func (t *services) lookup(proto uint8, src, dst netip.AddrPort) int {
 	if t == nil || t.compile == 0 {
 		return -1
 	}
-	p := t.v4
+	f := &t.v4
 	sa, da := src.Addr().Unmap(), dst.Addr().Unmap()
 	if !sa.Is4() {
-		p = t.v6
+		f = &t.v6
 	}
 	if sa.Is4() != da.Is4() || !sa.IsValid() || proto != tcp && proto != udp {
 		return -1
 	}
-	q := query{t: t, proto: proto, best: noRow}
-	q.src.fill(t, p.lookup(wordOf(sa)), src.Port())
-	q.dst.fill(t, p.lookup(wordOf(da)), dst.Port())
-	q.ask(&q.src, &q.dst)
-	q.ask(&q.dst, &q.src)
+	x := end{f.nets.lookup(wordOf(sa)), src.Port()}
+	y := end{f.nets.lookup(wordOf(da)), dst.Port()}
+	q := query{f, proto, noRow}
+	q.scan(x, y)
+	q.scan(y, x)
+	q.big(x, y)
+	q.big(y, x)
 	if q.best == noRow {
 		return -1
 	}
 	return int(q.best)
 }
 
-// A query is one look-up.
-type query struct {
-	t        *services
-	src, dst around
-	proto    uint8
-	best     int32
-}
-
-// around is the networks around one end of a packet, the longest first: one at most of
-// each length.
-type around struct {
-	nets [129]int32
-	n    int
+// An end of a packet is the interval of its address, and its port.
+type end struct {
+	at   uint32
 	port uint16
 }
 
-func (a *around) fill(t *services, net int32, port uint16) {
-	a.port = port
-	for ; net >= 0; net = t.parent[net] {
-		a.nets[a.n] = net
-		a.n++
+// A query is one look-up.
+type query struct {
+	f     *family
+	proto uint8
+	best  int32
+}
+
+// scan reads the list of the interval at x for pairs that have the other network around y.
+func (q *query) scan(x, y end) {
+	f, code := q.f, protoCode(q.proto)
+	for n := &f.leaves[x.at]; n.best < q.best; n = &f.outer[n.next] {
+		for i := range f.links[n.links.from:n.links.to] {
+			l := &f.links[int(n.links.from)+i]
+			if l.row >= q.best {
+				break
+			}
+			if y.at-l.other.from >= l.other.len() || l.cell&protoBits != 0 && l.cell&protoBits != code {
+				continue
+			}
+			if l.cell&isPlain != 0 {
+				q.best = l.row
+				break
+			}
+			pa, pb := x.port, y.port
+			if l.cell&isB != 0 {
+				pa, pb = pb, pa
+			}
+			q.best = min(q.best, f.cells[l.cell&numBits].first(f.rows, pa, pb))
+		}
+		if n.next < 0 {
+			return
+		}
 	}
 }
 
-func (a *around) has(net int32) bool {
-	for _, n := range a.nets[:a.n] {
-		if n == net {
-			return true
-		}
-	}
-	return false
-}
-
-// ask looks for rows with x at end A and y at end B.
-func (q *query) ask(x, y *around) {
-	t := q.t
-	big := false
-	for _, a := range x.nets[:x.n] {
-		n := &t.nets[a]
-		big = big || n.bigA
-		for _, l := range t.links[n.a.from:n.a.to] {
-			if y.has(l.other) {
-				q.cell(l.cell, x.port, y.port)
-			}
-		}
-	}
-	if !big {
-		return
-	}
-	for _, b := range y.nets[:y.n] {
-		n := &t.nets[b]
-		for _, l := range t.links[n.b.from:n.b.to] {
-			if x.has(l.other) {
-				q.cell(l.cell, x.port, y.port)
-			}
-		}
-		if !n.bigB {
-			continue
-		}
-		for _, a := range x.nets[:x.n] {
-			if t.nets[a].bigA {
-				if c, ok := t.cells.get(uint64(a)<<32 | uint64(b)); ok {
-					q.cell(c, x.port, y.port)
-				}
+// big looks up the pairs of networks that are in many, with the end A at x and B at y.
+func (q *query) big(x, y end) {
+	f := q.f
+	for a := f.leaves[x.at].bigA; a >= 0; a = f.bigA[a] {
+		for b := f.leaves[y.at].bigB; b >= 0; b = f.bigB[b] {
+			if i, ok := f.bigPairs.get(uint64(a)<<32 | uint64(b)); ok {
+				q.cells(i, x.port, y.port)
 			}
 		}
 	}
 }
 
-// cell takes the cells of one pair into account.
-func (q *query) cell(i int32, pa, pb uint16) {
+// cells takes the cells of one pair into account.
+func (q *query) cells(i int32, pa, pb uint16) {
 	for ; ; i++ {
-		c := &q.t.list[i]
-		if c.proto == 0 || c.proto == q.proto {
-			q.best = min(q.best, c.first(q.t.rows, pa, pb))
+		c := &q.f.cells[i]
+		if c.row < q.best && (c.proto == 0 || c.proto == q.proto) {
+			q.best = min(q.best, c.first(q.f.rows, pa, pb))
 		}
 		if c.last {
 			return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -180,52 +181,81 @@ func FuzzServices(f *testing.F) {
 	})
 }
 
-// Both the search among all starts and that by the index.
+// What the networks cut the addresses into, found through the slots, against asking every
+// network: few and many, crowded and scattered, of one length of prefix and of all.
 func TestPrefixes(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	for _, n := range []int{0, 1, 5, 100, 3000} {
 		for _, v6 := range []bool{false, true} {
-			width := 32
-			if v6 {
-				width = 128
+			for _, crowd := range []int{0, 1, 2} {
+				testPrefixes(t, r, n, v6, crowd)
 			}
-			seen := map[netip.Prefix]bool{}
-			var nets []netip.Prefix
-			var ids []int32
-			wide := func() netip.Addr {
-				a := randomAddr(r, v6)
-				if r.IntN(2) == 0 {
-					b := a.AsSlice()
-					b[r.IntN(len(b))] = byte(r.IntN(256))
-					a, _ = netip.AddrFromSlice(b)
+		}
+	}
+}
+
+func testPrefixes(t *testing.T, r *rand.Rand, n int, v6 bool, crowd int) {
+	width := 32
+	if v6 {
+		width = 128
+	}
+	wide := func() netip.Addr {
+		a := randomAddr(r, v6)
+		b := a.AsSlice()
+		switch crowd {
+		case 0: // scattered
+			b[r.IntN(len(b))] = byte(r.IntN(256))
+			b[0] = byte(r.IntN(256))
+		case 1: // in one corner
+			b[len(b)-1], b[len(b)-2] = byte(r.IntN(256)), byte(r.IntN(256))
+		}
+		a, _ = netip.AddrFromSlice(b)
+		return a
+	}
+	seen := map[netip.Prefix]bool{}
+	var nets []netip.Prefix
+	for range n {
+		bits := r.IntN(width + 1)
+		if crowd == 1 {
+			bits = width - r.IntN(8)
+		}
+		p := netip.PrefixFrom(wide(), bits).Masked()
+		if !seen[p] {
+			seen[p] = true
+			nets = append(nets, p)
+		}
+	}
+	slices.SortFunc(nets, comparePrefix)
+	p, covers, in := newPrefixes(nets)
+	require.Len(t, in, len(p.hi))
+	for range 200 {
+		a := wide()
+		longest := func(below int) int32 {
+			best := int32(-1)
+			for i, n := range nets {
+				if n.Contains(a) && n.Bits() < below && (best < 0 || n.Bits() > nets[best].Bits()) {
+					best = int32(i)
 				}
-				return a
 			}
-			for range n {
-				p := netip.PrefixFrom(wide(), r.IntN(width+1)).Masked()
-				if !seen[p] {
-					seen[p] = true
-					nets, ids = append(nets, p), append(ids, int32(len(ids)))
-				}
+			return best
+		}
+		at := p.lookup(wordOf(a))
+		want := longest(129)
+		require.Equal(t, want, in[at], a)
+		if want >= 0 {
+			require.Equal(t, longest(nets[want].Bits()), covers[want].parent)
+		}
+		for i, c := range covers {
+			if nets[i].Contains(a) != (at >= c.from && at < c.to) {
+				t.Fatalf("%s, %s covers %v, interval %d", a, nets[i], c.span, at)
 			}
-			parent := make([]int32, len(ids))
-			p := newPrefixes(nets, ids, parent, width)
-			for range 2000 {
-				a := wide()
-				longest := func(below int) int32 {
-					best := int32(-1)
-					for i, n := range nets {
-						if n.Contains(a) && n.Bits() < below && (best < 0 || n.Bits() > nets[best].Bits()) {
-							best = int32(i)
-						}
-					}
-					return best
-				}
-				want := longest(129)
-				require.Equal(t, want, p.lookup(wordOf(a)), a)
-				if want >= 0 {
-					require.Equal(t, longest(nets[want].Bits()), parent[want])
-				}
+		}
+	}
+	for _, edge := range []string{"0.0.0.0", "255.255.255.255", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"} {
+		if a := netip.MustParseAddr(edge); a.Is4() != v6 {
+			at := p.lookup(wordOf(a))
+			for i, c := range covers {
+				require.Equal(t, nets[i].Contains(a), at >= c.from && at < c.to)
 			}
 		}
 	}
