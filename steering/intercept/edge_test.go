@@ -69,7 +69,7 @@ func TestNoRecoveryTimes(t *testing.T) {
 
 // Many targets at their limit are passed over in one go.
 func TestManyTargetsAtTheirLimit(t *testing.T) {
-	const n = 3000
+	const n = 500
 	cfg := &Config{}
 	for i := range n {
 		cfg.Nodes = append(cfg.Nodes, Node{Node: steering.Node{Name: fmt.Sprintf("n%d", i), MaxSessions: 1}})
