@@ -141,7 +141,22 @@ func (c *config) validate(f *conf.File) {
 			f.Add(path+".of", "%q: want one of %v", name, known)
 		}
 	}
+	at := map[string]string{}
+	listen := func(path, address string) {
+		if address == "" {
+			return
+		}
+		if _, port, err := net.SplitHostPort(address); err != nil || !isPort(port) {
+			f.Add(path, "%q: want an address and port such as 127.0.0.1:9180 or :9180", address)
+		}
+		if other, ok := at[address]; ok {
+			f.Add(path, "%q is that of %s too", address, other)
+		}
+		at[address] = path
+	}
+	listen("listen", c.Listen)
 	for i, a := range c.Agents {
+		listen(fmt.Sprintf("agents[%d].listen", i), a.Listen)
 		of(fmt.Sprintf("agents[%d]", i), a.Of)
 	}
 	seen := map[string]int{}
@@ -157,6 +172,11 @@ func (c *config) validate(f *conf.File) {
 			f.Add(path, "up %d, down %d: want -254 to 254", x.Up, x.number(healthcheck.IsDown))
 		}
 	}
+}
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
 }
 
 // faults lists what is wrong with a check.

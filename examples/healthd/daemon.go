@@ -15,6 +15,7 @@ import (
 
 	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/examples/internal/conf"
+	"github.com/lbprim/lbprim/examples/internal/term"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -201,11 +202,16 @@ func (d *daemon) reload(ctx context.Context) {
 	d.log.Info("configuration reloaded", "file", d.file)
 }
 
-// run checks until ctx is done.
+// run reads the file and checks until ctx is done.
 func (d *daemon) run(ctx context.Context) error {
 	if err := d.apply(ctx, true); err != nil {
 		return err
 	}
+	return d.serve(ctx)
+}
+
+// serve checks until ctx is done.
+func (d *daemon) serve(ctx context.Context) error {
 	d.log.Info("checking", "file", d.file, "checks", len(d.conf.Checks), "policies", len(d.conf.Policies))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -258,7 +264,7 @@ func (d *daemon) close() {
 
 func runCommand(f *flag.FlagSet) cli.Run {
 	asJSON := f.Bool("log-json", false, "log in JSON")
-	table := f.Bool("table", false, "show a table that renews itself")
+	table := f.Bool("table", false, "show a table: on a terminal one that renews itself, with the log below it, elsewhere one after every change")
 	return func(ctx context.Context, std cli.IO, args []string) error {
 		return runFile(ctx, args[0], *asJSON, *table, std.Out, std.Err)
 	}
@@ -267,10 +273,14 @@ func runCommand(f *flag.FlagSet) cli.Run {
 func runFile(ctx context.Context, file string, asJSON, table bool, out, errs io.Writer) error {
 	var log *slog.Logger
 	var last *lines
+	_, _, drawing := term.Size(out)
 	switch {
-	case table:
+	case table && drawing:
 		last = &lines{most: 8}
 		log = slog.New(slog.NewTextHandler(last, nil))
+		if asJSON {
+			log = slog.New(slog.NewJSONHandler(last, nil))
+		}
 	case asJSON:
 		log = slog.New(slog.NewJSONHandler(errs, nil))
 	default:
@@ -280,6 +290,9 @@ func runFile(ctx context.Context, file string, asJSON, table bool, out, errs io.
 	if err != nil {
 		return err
 	}
+	if err := d.apply(ctx, true); err != nil {
+		return err
+	}
 	if table {
 		shown, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
@@ -287,5 +300,5 @@ func runFile(ctx context.Context, file string, asJSON, table bool, out, errs io.
 		defer wg.Wait()
 		defer cancel()
 	}
-	return d.run(ctx)
+	return d.serve(ctx)
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,23 +18,19 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/healthcheck"
+	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
 func logTo(l *lines) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// free returns an address nobody listens on, below the ports that clients get.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
+// free returns an address nobody listens on.
+func free(t *testing.T) string { return testenv.FreePort(t).String() }
 
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
-	r, err := http.Get(url) //nolint:gosec,noctx // a test's own
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second} // each asks anew
+	r, err := c.Get(url)                                                                              //nolint:noctx // a test's own
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -200,13 +196,61 @@ func requireExposition(t *testing.T, text string) {
 	require.NotEmpty(t, seen)
 }
 
-func TestTableRenews(t *testing.T) {
+// Where the output is no terminal, there is a table after every change, without escape sequences, and the log goes to standard error.
+func TestTableOfChanges(t *testing.T) {
+	web, sick := site(t)
+	out, log := &lines{most: 1000}, &lines{most: 1000}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- runFile(ctx, write(t, fmt.Sprintf("version: 1\nchecks: {web: {method: http, target: %q, interval: 50ms, timeout: 10s, fall: 1}}\n", web)), true, true, out, log)
+	}()
+	has := func(l *lines, want string) func() bool {
+		return func() bool { return strings.Contains(strings.Join(l.last(), "\n"), want) }
+	}
+	eventually(t, "up", has(out, "\nweb   up  "))
+	sick.Store(true)
+	eventually(t, "down", has(out, "\nweb   down  "))
+	eventually(t, "the log", has(log, `"msg":"check changed","check":"web"`))
+	cancel()
+	require.NoError(t, <-done)
+	require.NotContains(t, strings.Join(out.last(), "\n"), "\x1b")
+	// Every line of -log-json is an object.
+	for _, line := range log.last() {
+		require.True(t, json.Valid([]byte(line)), line)
+	}
+}
+
+// The purpose of an address changes while it is in use, and a connection finds somebody at any time.
+func TestAddressChangesItsPurpose(t *testing.T) {
 	web, _ := site(t)
-	d := start(t, write(t, fmt.Sprintf("version: 1\nchecks: {web: {method: http, target: %q, interval: 50ms, timeout: 10s}}\n", web)), &lines{most: 1})
-	eventually(t, "up", func() bool { r := d.rows(); return len(r) == 1 && r[0].Is == healthcheck.IsUp })
-	var b bytes.Buffer
-	require.NoError(t, printRows(&b, d.rows(), time.Now(), true))
-	require.Contains(t, b.String(), "\x1b[32mweb")
+	at := testenv.FreePort(t).String()
+	text := fmt.Sprintf("version: 1\nchecks:\n  web: {method: http, target: %q, interval: 50ms, timeout: 10s}\npolicies: {shop: web, closed: NOT web}\n", web)
+	name := write(t, text+fmt.Sprintf("agents: [{listen: %q, of: shop}]\n", at))
+	log := &lines{most: 100}
+	start(t, name, log)
+	eventually(t, "up", func() bool { return askMaybe(at) == "up\n" })
+	replaceFile(t, name, text+fmt.Sprintf("agents: [{listen: %q, of: closed}]\n", at))
+	eventually(t, "another policy", func() bool {
+		answer := askMaybe(at)
+		require.NotEmpty(t, answer)
+		return strings.HasPrefix(answer, "down #closed is down")
+	})
+	replaceFile(t, name, text+fmt.Sprintf("listen: %q\n", at))
+	eventually(t, "a status page", func() bool { s, _ := get(t, "http://"+at+"/up/shop"); return s == 200 })
+	require.NotContains(t, strings.Join(log.last(), "\n"), "stays in force")
+}
+
+// askMaybe is what an agent answers; "" if it cannot be asked.
+func askMaybe(address string) string {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	b, _ := io.ReadAll(c)
+	return string(b)
 }
 
 // A file that is there stays as it is while nobody knows; one that is not there says down.

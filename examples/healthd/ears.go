@@ -20,7 +20,9 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // ear is something that listens.
 type ear struct {
-	close func()
+	address string
+	l       net.Listener
+	close   func()
 }
 
 // maxAsking bounds the agent checks answered at a time.
@@ -50,12 +52,14 @@ func (d *daemon) listen(ctx context.Context, c *config) (fresh map[string]*ear, 
 		if old[key] != nil || fresh[key] != nil {
 			return
 		}
-		l, err := net.Listen("tcp", address)
+		l, err := listenAt(address, old)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("listen on %s: %w", address, err))
 			return
 		}
-		fresh[key] = serve(l)
+		e := serve(l)
+		e.address, e.l = address, l
+		fresh[key] = e
 	}
 	if c.Listen != "" {
 		open("http "+c.Listen, c.Listen, d.serveHTTP)
@@ -70,6 +74,24 @@ func (d *daemon) listen(ctx context.Context, c *config) (fresh map[string]*ear, 
 		return nil, err
 	}
 	return fresh, nil
+}
+
+// listenAt listens on an address. If an ear is there that serves something else, and that will be closed, it shares its socket, so that the
+// change of purpose loses no connection.
+func listenAt(address string, old map[string]*ear) (net.Listener, error) {
+	for _, e := range old {
+		t, ok := e.l.(*net.TCPListener)
+		if !ok || e.address != address {
+			continue
+		}
+		f, err := t.File()
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return net.FileListener(f)
+	}
+	return net.Listen("tcp", address)
 }
 
 func (d *daemon) serveHTTP(l net.Listener) *ear {

@@ -244,7 +244,11 @@ files: [{path: /tmp/x, of: p}]
 		{"{p: a}", "{p: a AND}", "policies.p"},
 		{"{p: a}", "{p: q, q: p}", "cycle"},
 		{"of: p}]\nfiles", "of: z}]\nfiles", `5:29: agents[0].of: "z": want one of [a p]`},
-		{"of: p}]\n\n", "", ""},
+		{`":1"`, "nowhere", `5:19: agents[0].listen: "nowhere": want an address and port`},
+		{`":1"`, `":0"`, `agents[0].listen: ":0": want an address and port`},
+		{`":1"`, `":http"`, `agents[0].listen: ":http": want an address and port`},
+		{"of: p}]\nfiles", "of: p}, {listen: ':1'}]\nfiles", `agents[1].listen: ":1" is that of agents[0].listen too`},
+		{"version: 1", "version: 1\nlisten: ':1'", `agents[0].listen: ":1" is that of listen too`},
 		{"/tmp/x, of: p", "/tmp/x, of: p, down: 300", "want -254 to 254"},
 		{"tcp, ", "tcp, rise: -1, ", "checks.a: "},
 		{"tcp, ", "ftp, starttls: true, ", "starttls does not go with method ftp"},
@@ -253,9 +257,6 @@ files: [{path: /tmp/x, of: p}]
 		{"tcp, ", "http, content: [{text: a, verdict: maybe}], ", `content[0]: verdict "maybe": want pass or fail`},
 		{"tcp, ", "smtp, starttls: true, ca: /no/such, ", "/no/such"},
 	} {
-		if c.want == "" {
-			continue
-		}
 		bad := strings.Replace(good, c.old, c.new, 1)
 		require.NotEqual(t, good, bad, c.new)
 		_, err := decode([]byte(bad))

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -23,7 +24,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		done := make(chan struct{})
-		go func() { _ = cmd.Wait(); close(done) }()
+		go func() { _ = cmd.Wait(); close(done) }() // which may have been waited for
 		select {
 		case <-done:
 		case <-time.After(10 * time.Second):
@@ -38,7 +39,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 func TestHAProxyAgentCheck(t *testing.T) {
 	haproxy := testenv.NeedServers(t, "haproxy")[0]
 	web, sick := site(t)
-	asked, told := free(t), free(t)
+	asked, told, front := free(t), free(t), free(t)
 	name := write(t, fmt.Sprintf(`version: 1
 checks:
   web: {method: http, target: "%s", interval: 100ms, timeout: 10s, fall: 1}
@@ -64,7 +65,7 @@ listen shop
     bind %s
     server s1 %s agent-check agent-addr 127.0.0.1 agent-port %s agent-inter 1s agent-send "shop\n"
     server s2 %s agent-check agent-addr 127.0.0.1 agent-port %s agent-inter 1s
-`, socket, free(t), web, askedPort, web, toldPort), 0o600))
+`, socket, front, web, askedPort, web, toldPort), 0o600))
 	cmd := exec.Command(haproxy, "-db", "-f", conf)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
@@ -97,10 +98,15 @@ listen shop
 		eventually(t, "HAProxy: want "+want, func() bool { last = state(); return last == want })
 	}
 	wait("s1 no s2 no ") // "no check": no health check, and the agent has nothing against it
+	served := func() bool { status, _ := get(t, "http://"+front+"/"); return status == http.StatusOK }
+	require.True(t, served(), "through HAProxy")
 	sick.Store(true)
 	wait("s1 DOWN s2 DOWN ")
+	status, _ := get(t, "http://"+front+"/")
+	require.Zero(t, status, "HAProxy has no server, and ends the connection")
 	sick.Store(false)
-	eventually(t, "HAProxy: up again", func() bool { s := state(); return s != "" && !strings.Contains(s, "DOWN") })
+	wait("s1 no s2 no ")
+	require.True(t, served(), "through HAProxy again")
 }
 
 func namespace(t *testing.T) *netns.Namespace {

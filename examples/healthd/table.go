@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/examples/internal/cli"
+	"github.com/lbprim/lbprim/examples/internal/term"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -56,9 +56,8 @@ func (d *daemon) rows() (rows []row) {
 	return rows
 }
 
-// print writes the rows as a table. colour is for terminals.
-func printRows(w io.Writer, rows []row, now time.Time, colour bool) error {
-	var b bytes.Buffer
+// tableLines are the rows as a table. colour is for terminals.
+func tableLines(rows []row, now time.Time, colour bool) (lines []string) {
 	cells := [][]string{{"NAME", "IS", "STATE", "METHOD", "TARGET", "FOR", "LATENCY", "WHY"}}
 	for _, r := range rows {
 		age, latency := "", ""
@@ -89,9 +88,14 @@ func printRows(w io.Writer, rows []row, now time.Time, colour bool) error {
 		if colour && i > 0 {
 			line = paint(rows[i-1].Is) + line + "\x1b[0m"
 		}
-		fmt.Fprintln(&b, line)
+		lines = append(lines, line)
 	}
-	_, err := w.Write(b.Bytes())
+	return lines
+}
+
+// printRows writes the rows as a table.
+func printRows(w io.Writer, rows []row, now time.Time) error {
+	_, err := fmt.Fprintln(w, strings.Join(tableLines(rows, now, false), "\n"))
 	return err
 }
 
@@ -126,25 +130,34 @@ func (l *lines) last() []string {
 	return slices.Clone(l.kept)
 }
 
-// show renews the table once a second until ctx is done.
+// show renews the table once a second until ctx is done: in place on a terminal, with the log below it; elsewhere there is a table whenever a
+// check or a policy changes.
 func (d *daemon) show(ctx context.Context, out io.Writer, log *lines) {
+	screen := term.Screen{W: out}
+	defer screen.Close()
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
+	_, _, drawing := term.Size(out)
 	for {
-		var b bytes.Buffer
-		b.WriteString("\x1b[H\x1b[2J")
-		_ = printRows(&b, d.rows(), time.Now(), true)
-		b.WriteString("\n")
-		for _, line := range log.last() {
-			fmt.Fprintln(&b, line)
-		}
-		if _, err := out.Write(b.Bytes()); err != nil {
+		_, _, _, changed := d.ask("")
+		rows := d.rows()
+		if drawing {
+			changed = nil
+			screen.Draw(slices.Concat(tableLines(rows, time.Now(), true), []string{""}, log.last()))
+		} else if err := printRows(out, rows, time.Now()); err != nil {
 			return
+		} else {
+			fmt.Fprintln(out)
+		}
+		tick := t.C
+		if !drawing {
+			tick = nil
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case <-changed:
+		case <-tick:
 		}
 	}
 }
@@ -195,7 +208,7 @@ func once(ctx context.Context, timeout time.Duration, plugin bool, rest []string
 	all := d.sum(rest[1:])
 	cancel()
 	<-done
-	if err := printRows(out, d.rows(), time.Now(), false); err != nil {
+	if err := printRows(out, d.rows(), time.Now()); err != nil {
 		return err
 	}
 	return exit(all, plugin)

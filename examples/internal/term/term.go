@@ -50,10 +50,28 @@ func Bar(part float64, width int) string {
 	return strings.Repeat("#", n) + strings.Repeat(".", width-n)
 }
 
-// Clip cuts a line so that it does not wrap.
+// Clip cuts a line so that it does not wrap. Escape sequences such as those of colours take no room; a line that is cut within a colour ends it.
 func Clip(line string, columns int) string {
 	if utf8.RuneCountInString(line) <= columns {
 		return line
 	}
-	return string([]rune(line)[:max(0, columns)])
+	var b strings.Builder
+	n, coloured, escape := 0, false, false
+	for _, r := range line {
+		switch {
+		case escape:
+			escape = r == '[' || r < '@' || r > '~'
+		case r == '\x1b':
+			coloured, escape = true, true
+		default:
+			if n++; n > columns {
+				if coloured {
+					b.WriteString("\x1b[0m")
+				}
+				return b.String()
+			}
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }

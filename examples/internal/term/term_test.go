@@ -25,6 +25,8 @@ func TestScreen(t *testing.T) {
 func TestClip(t *testing.T) {
 	require.Equal(t, "äöü", Clip("äöüx", 3))
 	require.Equal(t, "", Clip("abc", 0))
+	require.Equal(t, "\x1b[31mred\x1b[0m", Clip("\x1b[31mred\x1b[0m", 3), "colours take no room")
+	require.Equal(t, "\x1b[31mre\x1b[0m", Clip("\x1b[31mred\x1b[0m", 2))
 	require.Equal(t, "##..", Bar(0.5, 4))
 	require.Equal(t, "####", Bar(7, 4))
 	require.Equal(t, "....", Bar(-1, 4))
