@@ -21,7 +21,8 @@ import (
 type config struct {
 	Version   int               `yaml:"version,required" doc:"Version of the format: 1."`
 	Foreign   dataplane.Foreign `yaml:"foreign" doc:"What happens to packets that are for no service." default:"pass"`
-	Sessions  int               `yaml:"sessions" doc:"Most sessions at a time; the option -sessions decides here." default:"262144"`
+	Sessions  int               `yaml:"sessions" doc:"Most sessions at a time." default:"262144"`
+	Remember  int               `yaml:"associations" doc:"Most clients remembered beyond their sessions." default:"262144"`
 	PingNodes int               `yaml:"ping-nodes" doc:"How many nodes must be usable for a virtual address to answer pings." default:"1"`
 	Device    device            `yaml:"device" doc:"Only addresses matter here."`
 	Farms     map[string]*farm  `yaml:"farms,required" doc:"Servers that do the same work, by name."`
@@ -119,6 +120,14 @@ func decode(data []byte) (*config, error) {
 	if c.Version != 1 && c.Version != 0 {
 		f.Add("version", "%d: this program knows version 1", c.Version)
 	}
+	for _, n := range []struct {
+		path  string
+		value int
+	}{{"sessions", c.Sessions}, {"associations", c.Remember}} {
+		if n.value < 0 || n.value > 1<<28 {
+			f.Add(n.path, "%d: want 1 to %d", n.value, 1<<28)
+		}
+	}
 	for i, s := range c.Services {
 		path := fmt.Sprintf("services[%d]", i)
 		if c.Farms[s.Farm] == nil && s.Farm != "" {
@@ -129,7 +138,7 @@ func decode(data []byte) (*config, error) {
 		}
 	}
 	if f.Err() == nil {
-		plane, err := c.plane(0)
+		plane, err := c.plane(1024, 1024)
 		if err != nil {
 			f.Add("services", "%v", err)
 		} else {
@@ -184,8 +193,8 @@ func (c *config) ethernet() bool {
 	return false
 }
 
-// plane builds a data plane without devices. All nodes count as up.
-func (c *config) plane(sessions int) (*dataplane.Plane, error) {
+// plane builds a data plane without devices, with room for so many sessions and associations; 0 is the library's default. All nodes count as up.
+func (c *config) plane(sessions, associations int) (*dataplane.Plane, error) {
 	ids := &steering.IDs{}
 	pools := map[string]*steering.Pool{}
 	var errs []error
@@ -236,8 +245,8 @@ func (c *config) plane(sessions int) (*dataplane.Plane, error) {
 		return nil, err
 	}
 	cfg := dataplane.Config{
-		Policies: table, MaxSessions: max(1024, sessions), MaxAssociations: max(1024, sessions), Foreign: c.Foreign,
-		PingNodes: c.PingNodes, Addrs: c.Device.Addresses, Seed: 1, Link: dataplane.Link{Ethernet: c.ethernet()},
+		Policies: table, MaxSessions: sessions, MaxAssociations: associations, Foreign: c.Foreign,
+		PingNodes: c.PingNodes, Addrs: c.Device.Addresses, Link: dataplane.Link{Ethernet: c.ethernet()},
 		NextHop: func(netip.Addr) (dataplane.Hop, bool) {
 			return dataplane.Hop{Src: [6]byte{2, 0, 0, 0, 0, 1}, Dst: [6]byte{2, 0, 0, 0, 0, 2}}, true
 		},

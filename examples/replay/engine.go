@@ -78,8 +78,12 @@ type engine struct {
 	stepped time.Time
 }
 
+// newEngine has room for sessions; 0 is what the file says.
 func newEngine(name string, c *config, sessions int, down []string) (*engine, error) {
-	plane, err := c.plane(sessions)
+	if sessions == 0 {
+		sessions = c.Sessions
+	}
+	plane, err := c.plane(sessions, c.Remember)
 	if err != nil {
 		return nil, err
 	}

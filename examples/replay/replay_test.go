@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +52,11 @@ func run(t *testing.T, args ...string) (status int, out, errs string) {
 // capture is 8 connections to the virtual address with an answer each, one to another port, and one to another host.
 func capture(t *testing.T, vlan bool) string {
 	t.Helper()
+	return captureOf(t, vlan, 8)
+}
+
+func captureOf(t *testing.T, vlan bool, clients int) string {
+	t.Helper()
 	var b bytes.Buffer
 	w := pcapgo.NewWriter(&b)
 	require.NoError(t, w.WriteFileHeader(65536, layers.LinkTypeEthernet))
@@ -69,8 +76,8 @@ func capture(t *testing.T, vlan bool) string {
 		require.NoError(t, w.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(s.Bytes()), Length: len(s.Bytes())}, s.Bytes()))
 		at = at.Add(time.Millisecond)
 	}
-	for i := range 8 {
-		client := fmt.Sprintf("198.51.100.%d", i+1)
+	for i := range clients {
+		client := fmt.Sprintf("198.51.%d.%d", 100+i/200, i%200+1)
 		put(client, "192.0.2.80", 4000, 80, "S")
 		put("192.0.2.80", client, 80, 4000, "SA")
 		put(client, "192.0.2.80", 4000, 80, "A")
@@ -152,6 +159,10 @@ func TestDiff(t *testing.T) {
 	status, out, errs := run(t, "diff", old, same, capture(t, false))
 	require.Zerof(t, status, "%s", errs)
 	require.Equal(t, "9 flows stay, 0 move\n", out)
+	status, out, _ = run(t, "diff", "-flows", "1", old, next, capture(t, false))
+	require.Equal(t, 3, status)
+	require.Regexp(t, `(?m)^tcp +198\.51\.100\.\d+:4000 +192\.0\.2\.80:80 +web/b +web/a$`, out)
+	require.Regexp(t, `… and \d more; -flows -1 shows all`, out)
 	status, out, _ = run(t, "diff", old, next, capture(t, false))
 	require.Equal(t, 3, status)
 	require.Regexp(t, `(?m)^web/b +web/a +\d+ +\d+ +tcp 198\.51\.100\.\d+:4000 > 192\.0\.2\.80:80$`, out)
@@ -162,6 +173,8 @@ func TestDiff(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &c))
 	require.Len(t, c.Moves, 1)
 	require.Len(t, c.Moves[0].Clients, c.Moved)
+	require.Len(t, c.Flows, c.Moved)
+	require.Equal(t, moved{"tcp", netip.MustParseAddrPort(c.Moves[0].Clients[0]), netip.MustParseAddrPort("192.0.2.80:80"), "web/b", "web/a"}, c.Flows[0])
 	// Without the service, its flows are not balanced.
 	none := write(t, "none.yaml", strings.Replace(fmt.Sprintf(file, "hash", ""), "192.0.2.80", "192.0.2.81", 1))
 	_, out, _ = run(t, "diff", old, none, capture(t, false))
@@ -197,7 +210,9 @@ func TestFaults(t *testing.T) {
 	}{
 		{2, "want CONFIG CAPTURE", []string{"run", good}},
 		{2, "want run, diff, help", []string{"play"}},
-		{2, "-sessions 0", []string{"run", "-sessions", "0", good, good}},
+		{2, "-sessions -1: want 1 to", []string{"run", "-sessions", "-1", good, good}},
+		{2, "-flows -2: want a number", []string{"diff", "-flows", "-2", good, good, good}},
+		{1, "x.yaml:2:11: sessions: -4: want 1 to", []string{"run", write(t, "x.yaml", strings.Replace(fmt.Sprintf(file, "hash", ""), "device:", "sessions: -4\ndevice:", 1)), good}},
 		{1, "no such file", []string{"run", good, "/no/such"}},
 		{1, good, []string{"run", good, good}},
 		{1, "has no such node", []string{"run", "-down", "web/z", good, good}},
@@ -212,6 +227,36 @@ func TestFaults(t *testing.T) {
 	require.Zero(t, status)
 	require.Contains(t, out, "replay diff OLD NEW CAPTURE")
 	require.Equal(t, "███████████████░░░░░░░░░░░░░░░  50%", progress(1, 2))
+}
+
+// There is room for as many sessions as the file says, unless -sessions says otherwise.
+func TestSessions(t *testing.T) {
+	conf := write(t, "l4lb.yaml", "sessions: 3\n"+fmt.Sprintf(file, "roundrobin", ""))
+	name := captureOf(t, false, 400)
+	forwarded := func(args ...string) int {
+		status, out, errs := run(t, append([]string{"run", "-json", conf, name}, args...)...)
+		require.Zero(t, status, errs)
+		var r report
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		n := 0
+		for _, f := range r.Flows {
+			if f.Fate == "forwarded" {
+				n++
+			}
+		}
+		return n
+	}
+	require.Less(t, forwarded(), 200, "some more than 3: the table has a smallest size")
+	require.Equal(t, 400, forwarded("-sessions", "1000"))
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var o, e bytes.Buffer
+	conf := write(t, "l4lb.yaml", fmt.Sprintf(file, "roundrobin", ""))
+	require.Equal(t, 130, program().Run(ctx, []string{"run", conf, capture(t, false)}, cli.IO{Out: &o, Err: &e}))
+	require.Equal(t, "replay: interrupted\n", e.String())
 }
 
 // Every file of l4lb is taken, its own examples and every key that it knows, and what is not looked at is said.
@@ -263,7 +308,7 @@ services:
 `)
 	status, out, errs := run(t, "run", all, trace)
 	require.Zerof(t, status, "%s", errs)
-	require.Contains(t, out, "not looked at: admin, associations, device.interfaces, device.mtu, device.name, device.queues, device.type, elements, farms.NAME.agent, farms.NAME.check, "+
+	require.Contains(t, out, "not looked at: admin, device.interfaces, device.mtu, device.name, device.queues, device.type, elements, farms.NAME.agent, farms.NAME.check, "+
 		"farms.NAME.policy, farms.NAME.recovery, farms.NAME.slow-start, flow-export, policies, services[0].delay.budget, services[0].delay.rules, services[0].export-flows, state\n")
 	require.Contains(t, out, "note: service web reads http before it chooses: its flows are shown with its own farm")
 	require.Contains(t, out, "web/c")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -123,10 +124,7 @@ func (r *report) print(w io.Writer, flows int) error {
 	if err := table(w, cells, 5, 6, 7); err != nil {
 		return err
 	}
-	if rest := len(r.Flows) - len(cells) + 1; rest > 0 {
-		fmt.Fprintf(w, "… and %d more; -flows -1 shows all\n", rest)
-	}
-	return nil
+	return more(w, len(r.Flows)-len(cells)+1)
 }
 
 // move is a group of flows that go from one place to another.
@@ -139,18 +137,30 @@ type move struct {
 	Clients []string `json:"clients"`
 }
 
+// moved is a flow that goes elsewhere.
+type moved struct {
+	Protocol string         `json:"protocol"`
+	Client   netip.AddrPort `json:"client"`
+	VIP      netip.AddrPort `json:"vip"`
+	From     string         `json:"from"`
+	To       string         `json:"to"`
+}
+
 // comparison is what changes between two configurations.
 type comparison struct {
-	Old   string  `json:"old"`
-	New   string  `json:"new"`
-	Same  int     `json:"same"`
-	Moved int     `json:"moved"`
-	Moves []*move `json:"moves"`
+	Old      string   `json:"old"`
+	New      string   `json:"new"`
+	OldNotes []string `json:"oldNotes,omitempty"`
+	NewNotes []string `json:"newNotes,omitempty"`
+	Same     int      `json:"same"`
+	Moved    int      `json:"moved"`
+	Moves    []*move  `json:"moves"`
+	Flows    []moved  `json:"flows"`
 }
 
 // compare finds the flows that go elsewhere. Nodes are the same if they have the same name.
 func compare(old, next *engine) *comparison {
-	c := &comparison{Old: old.name, New: next.name, Moves: []*move{}}
+	c := &comparison{Old: old.name, New: next.name, Moves: []*move{}, Flows: []moved{}}
 	index := map[[2]string]*move{}
 	one := func(key clienttable.Flow, f, g *flow) {
 		if f.where() == g.where() {
@@ -166,6 +176,7 @@ func compare(old, next *engine) *comparison {
 			c.Moves = append(c.Moves, m)
 		}
 		m.Flows++
+		c.Flows = append(c.Flows, moved{protocol(key.Protocol()), key.Src(), key.Dst(), k[0], k[1]})
 		m.Clients = append(m.Clients, key.Src().String())
 		if g != nil {
 			m.Octets += g.Octets
@@ -185,7 +196,10 @@ func compare(old, next *engine) *comparison {
 	return c
 }
 
-func (c *comparison) print(w io.Writer) error {
+func (c *comparison) print(w io.Writer, flows int) error {
+	for _, n := range slices.Concat(c.OldNotes, c.NewNotes) {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
 	fmt.Fprintf(w, "%d flows stay, %d move\n", c.Same, c.Moved)
 	if c.Moved == 0 {
 		return nil
@@ -195,5 +209,28 @@ func (c *comparison) print(w io.Writer) error {
 	for _, m := range c.Moves {
 		cells = append(cells, []string{m.From, m.To, fmt.Sprint(m.Flows), fmt.Sprint(m.Octets), m.Example})
 	}
-	return table(w, cells, 2, 3)
+	if err := table(w, cells, 2, 3); err != nil || flows == 0 {
+		return err
+	}
+	fmt.Fprintln(w)
+	cells = [][]string{{"PROTOCOL", "CLIENT", "VIP", "FROM", "TO"}}
+	for i, f := range c.Flows {
+		if i == flows {
+			break
+		}
+		cells = append(cells, []string{f.Protocol, f.Client.String(), f.VIP.String(), f.From, f.To})
+	}
+	if err := table(w, cells); err != nil {
+		return err
+	}
+	return more(w, len(c.Flows)-len(cells)+1)
+}
+
+// more says how many flows were not listed.
+func more(w io.Writer, rest int) error {
+	if rest == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "… and %d more; -flows -1 shows all\n", rest)
+	return err
 }

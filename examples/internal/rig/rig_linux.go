@@ -165,13 +165,16 @@ func (p *Process) Stop(patience time.Duration) error {
 
 // Build compiles the program of the current folder into dir: with the race detector if the environment variable LBPRIM_RACE is set. What the
 // detector finds is in the program's log: see Races.
-func Build(dir, name string) (bin string, err error) {
+func Build(dir, name string) (bin string, err error) { return BuildOf(".", dir, name) }
+
+// BuildOf is Build for the program of another folder.
+func BuildOf(folder, dir, name string) (bin string, err error) {
 	bin = dir + string(os.PathSeparator) + name
 	args := []string{"build", "-o", bin}
 	if os.Getenv("LBPRIM_RACE") != "" {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, folder)...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w: %s", err, out)
 	}
 	return bin, nil
