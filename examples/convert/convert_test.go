@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,13 +31,33 @@ func write(t *testing.T, text string) string {
 	return name
 }
 
-// l4lb builds the program whose files are made here.
+// l4lb is the program whose files are made here.
 func l4lb(t *testing.T) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "l4lb")
-	out, err := exec.Command("go", "build", "-o", bin, "../l4lb").CombinedOutput()
-	require.NoErrorf(t, err, "%s", out)
+	bin, err := built()
+	require.NoError(t, err)
 	return bin
+}
+
+// built builds it once for all tests.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "convert")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "l4lb")
+	if out, err := exec.Command("go", "build", "-o", bin, "../l4lb").CombinedOutput(); err != nil {
+		return bin, fmt.Errorf("build: %w: %s", err, out)
+	}
+	return bin, nil
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if bin, _ := built(); bin != "" {
+		_ = os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(status)
 }
 
 func right(t *testing.T, bin, text string) {
@@ -208,10 +230,7 @@ func TestHAProxy(t *testing.T) {
 
 // The samples that keepalived comes with: all that have a virtual server are taken over and make a right file.
 func TestKeepalivedSamples(t *testing.T) {
-	names, _ := filepath.Glob("/usr/share/doc/keepalived/samples/keepalived.conf.*")
-	if len(names) == 0 {
-		t.Skip("keepalived's samples are not installed")
-	}
+	names := testenv.NeedFiles(t, "/usr/share/doc/keepalived/samples/keepalived.conf.*")
 	bin := l4lb(t)
 	taken := 0
 	for _, name := range names {
@@ -234,6 +253,100 @@ func TestKeepalivedSamples(t *testing.T) {
 	require.Greater(t, taken, 5)
 }
 
+// The examples that HAProxy comes with: what is of mode tcp makes a right file, and nothing is passed over in silence.
+func TestHAProxyExamples(t *testing.T) {
+	names := append(testenv.NeedFiles(t, "/usr/share/doc/haproxy/examples/*.cfg"), testenv.NeedFiles(t, "/etc/haproxy/haproxy.cfg")...)
+	bin := l4lb(t)
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		status, out, errs := run(t, "haproxy", "-vip", "192.0.2.80", name)
+		if status == 0 {
+			right(t, bin, out)
+			continue
+		}
+		require.Containsf(t, errs, "nothing that could be taken over", "%s", name)
+		for _, sec := range sections(string(text)) {
+			if sec.kind == "frontend" || sec.kind == "listen" {
+				require.Containsf(t, errs, fmt.Sprintf("line %d: ", sec.line), "%s: %s %s", name, sec.kind, sec.name)
+			}
+		}
+	}
+}
+
+// What a file says twice, or of both families, makes a right file.
+func TestNamesAndFamilies(t *testing.T) {
+	bin := l4lb(t)
+	status, out, errs := run(t, "keepalived", write(t, `virtual_server 192.0.2.53 53 { protocol TCP
+ lb_kind NAT
+ real_server 10.0.0.1 53 { } }
+virtual_server 192.0.2.53 53 { protocol UDP
+ lb_kind NAT
+ real_server 10.0.0.1 53 { } }
+virtual_server 2001:db8::80 80 { lb_kind NAT
+ real_server 10.0.0.1 80 { } }
+`))
+	require.Zerof(t, status, "%s", errs)
+	require.Contains(t, errs, "line 7: service 2001:db8::80-80 at 2001:db8::80 is left out: its servers, such as 10.0.0.1, are of the other address family")
+	require.Contains(t, out, `{name: "192.0.2.53-53-2", vip: "192.0.2.53", protocol: udp, port: 53, farm: "192.0.2.53-53-2"}`)
+	right(t, bin, out)
+
+	name := write(t, `listen both
+ bind :80
+ server a 10.0.0.1:80
+ server a 10.0.0.2:80
+listen six
+ bind 2001:db8::81:80
+ server a 2001:db8::1:80
+ server b ipv6@[2001:db8::2]:80
+ server c 2001:db8::3:
+ server d 2001:db8::4:+1
+listen tls
+ bind 192.0.2.82:443 ssl crt /etc/x.pem
+ bind 192.0.2.82:80 accept-proxy
+ server a 10.0.0.1:80
+listen backend-tls
+ bind 192.0.2.83:80
+ server a 10.0.0.1:443 ssl verify none
+ server b 10.0.0.2:80 send-proxy
+ server c 10.0.0.3:80
+listen grüße
+ bind 192.0.2.84:8000-8010
+ bind 192.0.2.84:90-80
+ server a 10.0.0.1
+`)
+	status, out, errs = run(t, "haproxy", "-vip", "192.0.2.80", "-local", "10.0.0.250,fd00::250", name)
+	require.Zerof(t, status, "%s", errs)
+	for _, want := range []string{
+		"bind 192.0.2.82:443 is not taken over: l4lb passes on what clients say, and cannot do what ssl asks for", "cannot do what accept-proxy asks for",
+		"server a is not taken over: it expects what HAProxy says by ssl", "server b is not taken over: it expects what HAProxy says by send-proxy", "bind 192.0.2.84:90-80 is not taken over: want a port",
+		"server d 2001:db8::4:+1 is not taken over: want an IP address",
+	} {
+		require.Contains(t, errs, want)
+	}
+	for _, want := range []string{`{name: "a-2", address: "10.0.0.2:80"}`, `{name: "a", address: "[2001:db8::1]:80"}`, `{name: "b", address: "[2001:db8::2]:80"}`, `{name: "c", address: "2001:db8::3"}`, "locals: [\"fd00::250\"]", "locals: [\"10.0.0.250\"]", `port: 8000-8010`} {
+		require.Contains(t, out, want)
+	}
+	require.NotContains(t, out, `vip: "192.0.2.82"`)
+	require.NotContains(t, out, "10.0.0.1:443")
+	right(t, bin, out)
+
+	// Addresses of the wrong family are refused, and it is said whose servers want others.
+	status, _, errs = run(t, "haproxy", "-vip", "192.0.2.80", "-local", "10.0.0.250", name)
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "-local 10.0.0.250: the servers of farm six, such as 2001:db8::1, are of the other address family: want an IPv6 address, too")
+	tunnels := write(t, "-A -t 192.0.2.81:80\n-a -t 192.0.2.81:80 -r 10.0.0.3 -i\n")
+	status, _, errs = run(t, "ipvsadm", "-addresses", "fd00::1", tunnels)
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "-addresses fd00::1: the tunnels to the servers of farm 192.0.2.81-tcp-80, such as 10.0.0.3, are of the other address family: want an IPv4 address, too")
+	status, out, errs = run(t, "ipvsadm", "-addresses", "10.0.0.254,fd00::1", "-interfaces", "eth1,eth2", tunnels)
+	require.Zerof(t, status, "%s", errs)
+	require.Contains(t, out, `device: {type: tun, interfaces: [eth1, eth2], addresses: ["10.0.0.254", "fd00::1"]} # `)
+	right(t, bin, out)
+	_, out, _ = run(t, "ipvsadm", tunnels)
+	require.Contains(t, out, "# - device.addresses is missing")
+}
+
 func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		status int
@@ -242,6 +355,7 @@ func TestFaults(t *testing.T) {
 	}{
 		{2, "want FILE", []string{"haproxy"}},
 		{2, "want keepalived, ipvsadm, haproxy", []string{"nginx"}},
+		{2, `-addresses "x": want IP addresses`, []string{"ipvsadm", "-addresses", "x", "y"}},
 		{2, `-vip "x": want an IP address`, []string{"haproxy", "-vip", "x", "y"}},
 		{2, `-local "x": want IP addresses`, []string{"haproxy", "-local", "x", "y"}},
 		{1, "nothing that could be taken over", []string{"haproxy", write(t, "global\n")}},
@@ -261,13 +375,16 @@ func FuzzConvert(f *testing.F) {
 	f.Add(ipvsFile)
 	f.Fuzz(func(_ *testing.T, text string) {
 		if s, err := fromKeepalived(text); err == nil {
-			s.yaml("x", nil)
+			s.families()
+			s.yaml("x", options{})
 		}
 		if s, err := fromIPVS(text); err == nil {
-			s.yaml("x", nil)
+			s.families()
+			s.yaml("x", options{})
 		}
 		if s, err := fromHAProxy(text, netip.Addr{}); err == nil {
-			s.yaml("x", nil)
+			s.families()
+			s.yaml("x", options{})
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -238,25 +237,27 @@ func (s *setup) haproxyFarm(p *proxy, idle time.Duration) *farm {
 
 // haproxyServer reads a line such as: server web1 10.0.0.1:80 check weight 10.
 func (s *setup) haproxyServer(p *proxy, f *farm, d directive) (*node, *check) {
-	addr, err := netip.ParseAddrPort(d.word(2))
-	if err != nil {
-		a, err := netip.ParseAddr(d.word(2))
-		if err != nil {
-			s.note(d.line, "server %s %s is not taken over: want an IP address", d.word(1), d.word(2))
-			return nil, nil
-		}
-		addr = netip.AddrPortFrom(a, 0)
+	addr, ok := haproxyAddress(d.word(2))
+	if !ok {
+		s.note(d.line, "server %s %s is not taken over: want an IP address", d.word(1), d.word(2))
+		return nil, nil
 	}
 	if len(f.nodes) > 0 && f.nodes[0].addr.Addr().Is4() != addr.Addr().Is4() {
 		s.note(d.line, "server %s is of the other address family and not taken over", d.word(1))
 		return nil, nil
 	}
-	n := &node{name: word(d.word(1)), addr: addr, weight: -1}
+	n := &node{name: f.nodeName(word(d.word(1))), addr: addr, weight: -1}
 	c, checked := p.check, false
 	if c.method == "" {
 		c.method = "tcp"
 	}
-	args := slices.Concat(p.defaults, d.words[3:])
+	args := slices.Concat(p.defaults, d.words[min(3, len(d.words)):])
+	for _, word := range []string{"ssl", "send-proxy", "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn"} {
+		if slices.Contains(args, word) {
+			s.note(d.line, "server %s is not taken over: it expects what HAProxy says by %s, and l4lb passes on what clients say", n.name, word)
+			return nil, nil
+		}
+	}
 	for i := 0; i < len(args); i++ {
 		value := func() string {
 			if i++; i < len(args) {
@@ -299,9 +300,25 @@ func (s *setup) haproxyServer(p *proxy, f *farm, d directive) (*node, *check) {
 	return n, &c
 }
 
+// haproxyAddress reads the address of a server: behind the last colon stands the port, also after an IPv6 address without brackets (HAProxy
+// Configuration Manual, "Address formats").
+func haproxyAddress(text string) (netip.AddrPort, bool) {
+	host, port, _ := cutLast(strings.TrimPrefix(strings.TrimPrefix(text, "ipv4@"), "ipv6@"), ":")
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	n, err2 := uint64(0), error(nil)
+	if port != "" {
+		n, err2 = strconv.ParseUint(port, 10, 16)
+	}
+	return netip.AddrPortFrom(a, uint16(n)), err == nil && err2 == nil
+}
+
 // bind makes services of the addresses a proxy listens on.
 func (s *setup) bind(p *proxy, farm string, wildcard netip.Addr) {
 	for _, d := range p.binds {
+		if at := slices.IndexFunc(d.words, func(w string) bool { return w == "ssl" || w == "accept-proxy" }); at > 0 {
+			s.note(d.line, "bind %s is not taken over: l4lb passes on what clients say, and cannot do what %s asks for", d.word(1), d.words[at])
+			continue
+		}
 		if len(d.words) > 2 {
 			s.note(d.line, "%s of bind is not taken over", strings.Join(d.words[2:], " "))
 		}
@@ -318,16 +335,18 @@ func (s *setup) bind(p *proxy, farm string, wildcard netip.Addr) {
 				s.note(d.line, "bind %s is not taken over: want an IP address", text)
 				continue
 			}
-			first, _, _ := strings.Cut(port, "-")
-			if n, err := strconv.ParseUint(first, 10, 16); !ok || err != nil || n == 0 {
+			first, last, ranged := strings.Cut(port, "-")
+			n, err := strconv.ParseUint(first, 10, 16)
+			m, err2 := n, error(nil)
+			if ranged {
+				m, err2 = strconv.ParseUint(last, 10, 16)
+			}
+			if !ok || err != nil || err2 != nil || n == 0 || m < n {
 				s.note(d.line, "bind %s is not taken over: want a port", text)
 				continue
 			}
-			name := word(p.name)
-			if i := len(s.services); slices.ContainsFunc(s.services, func(v *service) bool { return v.name == name }) {
-				name = fmt.Sprintf("%s-%d", name, i+1)
-			}
-			s.services = append(s.services, &service{name: name, vip: addr, proto: "tcp", ports: port, farm: farm})
+			name := s.serviceName(word(p.name))
+			s.services = append(s.services, &service{name: name, vip: addr, proto: "tcp", ports: port, farm: farm, line: d.line})
 		}
 	}
 }

@@ -197,7 +197,7 @@ func (s *setup) addIPVS(line int, c ipvsLine, farms map[string]*ipvsService) {
 		return
 	}
 	farms[c.key] = v
-	s.services = append(s.services, &service{name: f.name, vip: c.vip.Addr(), proto: c.proto, ports: ports(c.vip.Port()), farm: f.name})
+	s.services = append(s.services, &service{name: f.name, vip: c.vip.Addr(), proto: c.proto, ports: ports(c.vip.Port()), farm: f.name, line: line})
 }
 
 func (v *ipvsService) addServer(s *setup, line int, c ipvsLine) {

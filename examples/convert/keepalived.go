@@ -98,7 +98,7 @@ func words(line, alone, comment string) (out []string) {
 		case quoted != 0 && c == quoted:
 			quoted = 0
 		case quoted != 0:
-			cur += string(c)
+			cur += line[i : i+1]
 		case c == '"' || c == '\'':
 			quoted, has = c, true
 		case strings.IndexByte(comment, c) >= 0:
@@ -110,7 +110,7 @@ func words(line, alone, comment string) (out []string) {
 			end()
 			out = append(out, string(c))
 		default:
-			cur, has = cur+string(c), true
+			cur, has = cur+line[i:i+1], true
 		}
 	}
 	end()
@@ -183,7 +183,7 @@ func (s *setup) virtualServer(t *stanza, groups map[string]*stanza) {
 		return
 	}
 	proto := "tcp"
-	f := &farm{name: word(strings.Join(t.words[1:], "-")), metric: "leastconns", mode: "server-per-session", forward: "nat"}
+	f := &farm{name: s.farmName(word(strings.Join(t.words[1:], "-"))), metric: "leastconns", mode: "server-per-session", forward: "nat"}
 	var checks []*check
 	interval, weighted := time.Duration(0), true
 	for _, x := range t.body {
@@ -243,12 +243,9 @@ func (s *setup) virtualServer(t *stanza, groups map[string]*stanza) {
 		}
 	}
 	s.farms = append(s.farms, f)
-	for i, v := range vips {
-		name := f.name
-		if i > 0 {
-			name = fmt.Sprintf("%s-%d", name, i+1)
-		}
-		s.services = append(s.services, &service{name: name, vip: v.Addr(), proto: proto, ports: ports(v.Port()), farm: f.name})
+	for _, v := range vips {
+		name := s.serviceName(f.name)
+		s.services = append(s.services, &service{name: name, vip: v.Addr(), proto: proto, ports: ports(v.Port()), farm: f.name, line: t.line})
 	}
 }
 

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lbprim/lbprim/examples/internal/cli"
 )
 
 // setup is what other balancers' files have in common with l4lb's.
@@ -25,6 +28,13 @@ type farm struct {
 	nodes                       []*node
 }
 
+// nodeName is unique among the farm's nodes.
+func (f *farm) nodeName(name string) string {
+	return unique(name, func(name string) bool {
+		return slices.ContainsFunc(f.nodes, func(n *node) bool { return n.name == name })
+	})
+}
+
 type node struct {
 	name   string
 	addr   netip.AddrPort // port 0: as the client asked
@@ -40,6 +50,7 @@ type service struct {
 	proto string
 	ports string
 	farm  string
+	line  int // of the file it comes from
 }
 
 // check is one check; its zero fields are left to the defaults.
@@ -59,6 +70,31 @@ func (s *setup) note(line int, format string, args ...any) {
 	}
 }
 
+// farmName is a name, or one with a number behind it if a farm has it already.
+func (s *setup) farmName(name string) string {
+	return unique(name, func(name string) bool {
+		return slices.ContainsFunc(s.farms, func(f *farm) bool { return f.name == name })
+	})
+}
+
+func (s *setup) serviceName(name string) string {
+	return unique(name, func(name string) bool {
+		return slices.ContainsFunc(s.services, func(v *service) bool { return v.name == name })
+	})
+}
+
+func unique(name string, taken func(string) bool) string {
+	for i := 1; ; i++ {
+		n := name
+		if i > 1 {
+			n = fmt.Sprintf("%s-%d", name, i)
+		}
+		if !taken(n) {
+			return n
+		}
+	}
+}
+
 // word makes a name of what other programs allow in names.
 func word(s string) string {
 	s = strings.Map(func(r rune) rune {
@@ -70,27 +106,97 @@ func word(s string) string {
 	return strings.TrimLeft(s, "-.:")
 }
 
+// is4 reports the address family of a farm's servers.
+func (f *farm) is4() bool { return f.nodes[0].addr.Addr().Is4() }
+
+// families leaves out the services whose servers are of the other address family, since nothing translates between the two, and farms that
+// no service is left of.
+func (s *setup) families() {
+	farms := map[string]*farm{}
+	for _, f := range s.farms {
+		farms[f.name] = f
+	}
+	used := map[string]bool{}
+	s.services = slices.DeleteFunc(s.services, func(v *service) bool {
+		f := farms[v.farm]
+		if f.forward != "tunnel" && f.is4() != v.vip.Is4() {
+			s.note(v.line, "service %s at %v is left out: its servers, such as %v, are of the other address family", v.name, v.vip, f.nodes[0].addr.Addr())
+			return true
+		}
+		used[f.name] = true
+		return false
+	})
+	s.farms = slices.DeleteFunc(s.farms, func(f *farm) bool { return !used[f.name] })
+	s.dsr = slices.ContainsFunc(s.farms, func(f *farm) bool { return f.forward == "dsr" })
+}
+
+// fits says what the command line lacks for the farms there are.
+func (s *setup) fits(o options) error {
+	var errs []error
+	name := map[bool]string{true: "IPv4", false: "IPv6"}
+	for _, f := range s.farms {
+		of := func(a netip.Addr) bool { return a.Is4() == f.is4() }
+		if f.forward == "nat" && len(o.locals) > 0 && !slices.ContainsFunc(o.locals, of) {
+			errs = append(errs, fmt.Errorf("-local %s: the servers of farm %s, such as %v, are of the other address family: want an %s address, too", list(o.locals), f.name, f.nodes[0].addr.Addr(), name[f.is4()]))
+		}
+		if f.forward == "tunnel" && len(o.addresses) > 0 && !slices.ContainsFunc(o.addresses, of) {
+			errs = append(errs, fmt.Errorf("-addresses %s: the tunnels to the servers of farm %s, such as %v, are of the other address family: want an %s address, too", list(o.addresses), f.name, f.nodes[0].addr.Addr(), name[f.is4()]))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return cli.Usage("%v", err)
+	}
+	return nil
+}
+
+func list(addrs []netip.Addr) string {
+	var all []string
+	for _, a := range addrs {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, ",")
+}
+
+// device is the line of the file about it.
+func (s *setup) device(o options) string {
+	kind, name, why := "tun", "eth1", "those to the servers, whose default route is this machine"
+	if s.dsr {
+		kind, name, why = "afpacket", "eth0", "all interfaces to clients and servers"
+	}
+	if len(o.interfaces) > 0 {
+		name = strings.Join(o.interfaces, ", ")
+	}
+	text := fmt.Sprintf("device: {type: %s, interfaces: [%s]", kind, name)
+	if len(o.addresses) > 0 {
+		var all []string
+		for _, a := range o.addresses {
+			all = append(all, strconv.Quote(a.String()))
+		}
+		text += ", addresses: [" + strings.Join(all, ", ") + "]"
+	}
+	return fmt.Sprintf("%-46s # %s", text+"}", why)
+}
+
 // yaml writes the setup as a file of l4lb.
-func (s *setup) yaml(from string, locals []netip.Addr) []byte {
+func (s *setup) yaml(from string, o options) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Made from %s. Look at what follows before you use it: convert takes over the common part only.\n", from)
 	for _, n := range s.notes {
 		fmt.Fprintf(&b, "# - %s\n", n)
 	}
 	fmt.Fprintln(&b, "version: 1")
-	if s.dsr {
-		fmt.Fprintln(&b, "device: {type: afpacket, interfaces: [eth0]}   # all interfaces to clients and servers")
-	} else {
-		fmt.Fprintln(&b, "device: {type: tun, interfaces: [eth1]}        # those to the servers, whose default route is this machine")
+	if len(o.addresses) == 0 && slices.ContainsFunc(s.farms, func(f *farm) bool { return f.forward == "tunnel" }) {
+		fmt.Fprintln(&b, "# - device.addresses is missing: tunnels come from addresses of the balancer's; -addresses puts them here")
 	}
+	fmt.Fprintln(&b, s.device(o))
 	fmt.Fprintln(&b, "farms:")
 	for _, f := range s.farms {
 		fmt.Fprintf(&b, "  %s:\n    metric: %s\n    mode: %s\n", strconv.Quote(f.name), f.metric, f.mode)
 		switch {
-		case f.forward == "nat" && len(locals) > 0:
+		case f.forward == "nat" && len(o.locals) > 0:
 			var of []string
-			for _, a := range locals {
-				if len(f.nodes) > 0 && a.Is4() == f.nodes[0].addr.Addr().Is4() {
+			for _, a := range o.locals {
+				if a.Is4() == f.is4() {
 					of = append(of, strconv.Quote(a.String()))
 				}
 			}

@@ -97,6 +97,19 @@ func NeedServers(t testing.TB, names ...string) []string {
 	return paths
 }
 
+// NeedFiles returns the files that match a pattern, such as the examples that a package of the distribution has, or skips t.
+func NeedFiles(t testing.TB, pattern string) []string {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) == 0 {
+		lack(t, "LBPRIM_SERVERS", "not installed: "+pattern)
+	}
+	return names
+}
+
 func find(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path
