@@ -39,24 +39,25 @@ func l4lb(t *testing.T) string {
 	return bin
 }
 
-// built builds it once for all tests.
+// built builds it once for all tests, in the folder of TestMain.
 var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "convert")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "l4lb")
+	bin := filepath.Join(os.Getenv("CONVERT_TEST"), "l4lb")
 	if out, err := exec.Command("go", "build", "-o", bin, "../l4lb").CombinedOutput(); err != nil {
-		return bin, fmt.Errorf("build: %w: %s", err, out)
+		return "", fmt.Errorf("build: %w: %s", err, out)
 	}
 	return bin, nil
 })
 
 func TestMain(m *testing.M) {
-	status := m.Run()
-	if bin, _ := built(); bin != "" {
-		_ = os.RemoveAll(filepath.Dir(bin))
+	dir, err := os.MkdirTemp("", "convert")
+	if err == nil {
+		err = os.Setenv("CONVERT_TEST", dir)
 	}
+	if err != nil {
+		panic(err)
+	}
+	status := m.Run()
+	_ = os.RemoveAll(dir)
 	os.Exit(status)
 }
 
