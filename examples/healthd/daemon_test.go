@@ -77,7 +77,7 @@ files:
 	require.Equal(t, "up\n", ask(t, asked, "web\n"))
 	require.Equal(t, "", ask(t, asked, "nobody\n"))
 	require.Contains(t, ask(t, told, ""), "down #closed is down: web up")
-	require.Equal(t, "0\n", content(track))
+	eventually(t, "the file", func() bool { return content(track) == "0\n" })
 
 	sick.Store(true)
 	eventually(t, "down", func() bool { s, _ := get(t, "http://"+page+"/up/shop"); return s == 503 })

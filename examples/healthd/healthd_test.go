@@ -339,7 +339,7 @@ func FuzzDescribe(f *testing.F) {
 // eventually waits for a condition, generously.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatal(what)
