@@ -408,3 +408,41 @@ func TestStaticEntries(t *testing.T) {
 	tab.Sweep(later, 100)
 	require.Equal(t, 10, tab.LenAt(later))
 }
+
+// What an invalidation made invisible is known until it is removed, and never revived.
+func TestInvalidatedIsKnownUntilItIsRemoved(t *testing.T) {
+	for name, layout := range map[string]Layout{"packed": Packed, "heap": Heap} {
+		t.Run(name, func(t *testing.T) {
+			tab, err := New(&Config[uint64, uint32]{MaxEntries: 100, Layout: layout, Owner: func(v uint32) uint32 { return v }})
+			require.NoError(t, err)
+			defer tab.Close()
+			now := time.Now()
+			require.NoError(t, tab.StoreLife(now, 1, 7, Life{TTL: time.Minute}))
+			require.NoError(t, tab.StoreLife(now, 2, 8, Life{TTL: time.Minute}))
+			_, ok := tab.Invalidated(now, 1)
+			require.False(t, ok, "it is valid")
+			tab.Invalidate(7)
+			for range 3 {
+				v, ok := tab.Invalidated(now, 1)
+				require.True(t, ok)
+				require.Equal(t, uint32(7), v)
+				_, ok = tab.LoadAt(now, 1)
+				require.False(t, ok, "it is not revived")
+			}
+			_, ok = tab.Invalidated(now, 2)
+			require.False(t, ok, "another owner's")
+			_, ok = tab.Invalidated(now, 3)
+			require.False(t, ok, "none")
+			_, ok = tab.Invalidated(now.Add(time.Minute), 1)
+			require.False(t, ok, "it has expired, by asking it lives no longer")
+			require.NoError(t, tab.StoreAt(now, 1, 7))
+			_, ok = tab.Invalidated(now, 1)
+			require.False(t, ok, "stored again")
+			tab.Invalidate(7)
+			for tab.Sweep(now, 100) > 0 {
+			}
+			_, ok = tab.Invalidated(now, 1)
+			require.False(t, ok, "removed")
+		})
+	}
+}

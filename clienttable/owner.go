@@ -3,6 +3,7 @@ package clienttable
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Every entry remembers the epoch of the owners in which it was stored. To
@@ -47,6 +48,25 @@ func (t *Table[K, V]) Invalidate(owner uint32) {
 	gone.set(owner, e)
 	o.epoch.Store(e)
 	o.pending = append(o.pending, invalidation{owner, e})
+}
+
+// Invalidated returns the value of an entry that [Table.Invalidate] made invisible and no store or sweep has removed
+// yet. It is for what is no longer to be used but still is to be known: that a session has been lost, and not
+// merely is unknown. The entry stays as invisible as it is, and no idle time is restarted. It takes a shard's lock.
+func (t *Table[K, V]) Invalidated(now time.Time, k K) (v V, ok bool) {
+	if t.gone.Load() == nil {
+		return v, false
+	}
+	s, home, tag := t.lock(&k)
+	defer t.unlock(s)
+	slot, found := t.find(s, home, tag, &k)
+	if !found {
+		return v, false
+	}
+	if was := t.value(slot); t.state(slot, t.tick(now), &was) == NodeGone {
+		return was, true
+	}
+	return v, false
 }
 
 // forget drops the notes up to an epoch.

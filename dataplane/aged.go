@@ -88,6 +88,9 @@ func (p *Plane) resetEnds(r ref, rec *record, whom clienttable.CloseTo) {
 				}
 				if end.dir == clienttable.FromServer {
 					ack -= sm.tr.Seq
+					if sm.stage.Load() == spliced { // else whoever follows it resets the node
+						seq += rec.shift()
+					}
 				}
 			}
 			b := make([]byte, wire.MaxRST)

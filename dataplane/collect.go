@@ -64,14 +64,15 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 	}
 	start, ok := d.cookies.Check(w.now, tuple, &seg)
 	if !ok {
-		if w.p.cfg.Peers != nil && !w.asked {
+		do, lost := w.unknown(pk, svc)
+		if !lost && w.p.cfg.Peers != nil && !w.asked {
 			return true
 		}
-		if d.cookies.Recent(w.now, &seg) {
+		if !lost && d.cookies.Recent(w.now, &seg) {
 			w.drop(pk, Unproven)
 			return false
 		}
-		w.midStream(pk, svc)
+		w.midStream(pk, do, lost)
 		return false
 	}
 	if w.p.cfg.Peers != nil && !w.asked {
@@ -306,11 +307,10 @@ func (w *Worker) established(c *held) {
 // splice ends the balancer's part in a connection: what follows is translated.
 func (w *Worker) splice(s *holdShard, c *held) {
 	if c.kept != nil {
-		if c.kept.relay != nil && c.kept.relay.Client() != 0 {
-			w.unpark(c, 0)
-			return // the record has no room for that: it is read on the way for good
-		}
 		w.stats.spliced--
+		if c.kept.relay != nil {
+			w.recs[c.session.record()].setShift(c.kept.relay.Client())
+		}
 	}
 	stage := uint32(spliced)
 	w.p.read(c.session, func(f *reader) {

@@ -35,7 +35,8 @@ type Delay struct {
 	// In the mode First a connection stays with the node of its first request, and costs what NAT does. In the modes Overwrite and Maintain every
 	// request of a kept connection is judged, its head as a whole and up to l7.MaxBudget long, and the connection moves to another node for it if its
 	// farm is not the one it is with: Overwrite closes the connection to the former node, Maintain keeps it for a later request. Requests that are sent
-	// ahead of a reply wait for that. Such a connection is not part of a saved state.
+	// ahead of a reply wait for that. Between two requests such a connection is part of a saved state (Plane.WriteTo), with those it has parked; within
+	// one it is not, and is reset after a restart.
 	Rules *l7.Policy
 	// Farms are the pools that Rules name. All nodes of them must be of the family of Service.Pool's.
 	Farms map[string]*steering.Pool
@@ -85,6 +86,9 @@ func (d *Delay) resolve(s *Service) (Delay, error) {
 	}
 	if s.MidStream == Reselect {
 		bad("", s.MidStream, "another mid-stream action: the numbers of an unknown connection cannot be translated")
+	}
+	if s.ServerLost == Reselect {
+		bad("", s.ServerLost, "another action for a lost server: no other node knows the connection's numbers")
 	}
 	if int(r.Read) >= readingNames.Len() {
 		bad(".Read", uint8(r.Read), "nothing, tls or http")

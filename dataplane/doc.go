@@ -17,7 +17,8 @@
 // A session has an entry for each direction, found by the full Layer 4 key, and one record that both share. Its entries
 // are gone together: when it has aged, ended, made room for another or lost its node. A node's sessions are lost at
 // once and without a search when it goes down or is removed: the client's next packet is answered by a
-// reset that it must believe, and its next connection goes elsewhere. Nothing else ends a session: [Plane.Apply]
+// reset that it must believe (or as Service.ServerLost says), and its next connection goes elsewhere. Packets in the middle of connections that were
+// never known are another matter (Service.MidStream). Nothing else ends a session: [Plane.Apply]
 // exchanges services, policies and modes, [Plane.SetNodes] the nodes, under load; and with [Plane.WriteTo] and
 // [Plane.Restore] sessions outlive the process.
 //

@@ -120,8 +120,11 @@ func (w *Worker) toVIP(pk *packet, p *policy.Packet, addr *vip) {
 	}
 	switch v.Proto {
 	case wire.ProtoTCP:
-		if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) != wire.SYN && (w.ask(pk, pk.key) || !w.midStream(pk, svc)) {
-			return
+		if v.TCPFlags&(wire.SYN|wire.ACK|wire.RST) != wire.SYN {
+			do, lost := w.unknown(pk, svc)
+			if !lost && w.ask(pk, pk.key) || !w.midStream(pk, do, lost) {
+				return
+			}
 		}
 	case wire.ProtoICMP, wire.ProtoICMPv6:
 		if v.Mark&wire.EchoAsk == 0 {
@@ -268,19 +271,22 @@ func (w *Worker) echoFragment(pk *packet) {
 }
 
 // midStream handles a TCP packet to a virtual address that begins no connection and belongs
-// to none. It returns true if the packet is to be given to a node all the same.
-func (w *Worker) midStream(pk *packet, svc *service) bool {
-	v := &pk.v
+// to none, or to one whose node was lost. It returns true if the packet is to be given to a node all the same.
+func (w *Worker) midStream(pk *packet, do MidStream, lost bool) bool {
+	v, reason := &pk.v, NoSession
+	if lost {
+		reason = NodeLost
+	}
 	if v.TCPFlags&wire.RST != 0 {
-		w.drop(pk, NoSession)
+		w.drop(pk, reason)
 		return false
 	}
-	switch svc.conf.MidStream {
+	switch do {
 	case Reselect:
 		w.stats.reselected++
 		return true
 	case Silent:
-		w.drop(pk, NoSession)
+		w.drop(pk, reason)
 		return false
 	}
 	if !pk.partial && !v.SumOK(pk.ip) {
@@ -289,11 +295,11 @@ func (w *Worker) midStream(pk *packet, svc *service) bool {
 	}
 	n := wire.BuildRST(w.reply(pk, wire.MaxReply), pk.ip, v)
 	if n == 0 {
-		w.drop(pk, NoSession)
+		w.drop(pk, reason)
 		return false
 	}
 	if w.tr != nil {
-		w.tr.step("reset", "no session is known, and the packet begins none")
+		w.tr.step("reset", "%s", map[bool]string{false: "no session is known, and the packet begins none", true: "the session's node was lost"}[lost])
 	}
 	w.stats.resets++
 	w.answer(pk, n)

@@ -103,7 +103,7 @@ func TestICMPErrors(t *testing.T) {
 	})
 }
 
-func checkQuote(t *testing.T, out []byte, src, dst any) {
+func checkQuote(t testing.TB, out []byte, src, dst any) {
 	t.Helper()
 	_, v := parseFlow(out)
 	q := v.Quote(out)

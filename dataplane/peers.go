@@ -45,7 +45,7 @@ type note struct {
 	owner              netip.Addr // the balancer that alone can deal with the flow; then there is nothing else but the service
 }
 
-// String is the service alone, or that and three addresses behind zero bytes, and perhaps four numbers; or the service and
+// String is the service alone, or that and three addresses behind zero bytes, and perhaps five numbers; or the service and
 // the owner.
 func (n note) String() string {
 	if n.owner.IsValid() {
@@ -64,7 +64,7 @@ func (n note) String() string {
 		}
 	}
 	if n.spliced {
-		b = fmt.Appendf(b, "\x00%x %x %x %x", n.seam.seq, n.seam.ts, n.seam.first, n.seam.rest)
+		b = fmt.Appendf(b, "\x00%x %x %x %x %x", n.seam.seq, n.seam.ts, n.seam.first, n.seam.rest, n.seam.client)
 	}
 	return string(b)
 }
@@ -80,7 +80,7 @@ func parseNote(s string) (n note, err error) {
 	}
 	if len(parts) == 5 {
 		n.spliced = true
-		if _, err := fmt.Sscanf(parts[4], "%x %x %x %x", &n.seam.seq, &n.seam.ts, &n.seam.first, &n.seam.rest); err != nil {
+		if _, err := fmt.Sscanf(parts[4], "%x %x %x %x %x", &n.seam.seq, &n.seam.ts, &n.seam.first, &n.seam.rest, &n.seam.client); err != nil {
 			return n, fmt.Errorf("numbers %q: %w", parts[4], err)
 		}
 		parts = parts[:4]
@@ -109,7 +109,7 @@ func (p *Plane) announce(k clienttable.Flow, rec *record, svc *service, n *node)
 	}
 	there := note{service: svc.conf.Name}
 	if rec.flags&isDelayed != 0 {
-		if there.seam, there.spliced = rec.seam.save(); !there.spliced {
+		if there.seam, there.spliced = rec.saveSeam(); !there.spliced {
 			p.announceOwned(svc, k, rec.other(k.Protocol(), toNode))
 			return // until it is spliced it needs this balancer
 		}
@@ -215,7 +215,7 @@ func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string, 
 		}
 		defer f.node.pool.Release(f.node.id) // it is counted below
 	}
-	if !p.restore(now, clienttable.MakeFlow(k.Protocol(), client, vip), &v, f, clienttable.Info{Life: life, Left: life.TTL}) {
+	if !p.restore(now, clienttable.MakeFlow(k.Protocol(), client, vip), &v, f, clienttable.Info{Life: life, Left: life.TTL}, nil, nil) {
 		return fmt.Errorf("no room for it, or it is there already")
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/dataplane/splice"
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
@@ -18,11 +19,11 @@ import (
 //
 //	"lbprimDP", version (u32), length (u32), that many bytes of JSON, CRC-32C of all that (u32)
 //
-// followed by two snapshots of package clienttable, each after its length (u64): of the sessions, and of the
-// associations.
+// followed by four snapshots of package clienttable, each after its length (u64): of the sessions, of the
+// associations, of the connections whose requests are judged, and of those that they have parked.
 const (
 	saveMagic   = "lbprimDP"
-	saveVersion = 2
+	saveVersion = 3
 	maxNames    = 1 << 26
 	maxTable    = 1 << 36
 )
@@ -92,12 +93,17 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 		return n, err
 	}
 	defer sessions.Close()
+	kepts, err := newSavedKepts(p.cfg.MaxSessions)
+	if err != nil {
+		return n, err
+	}
+	defer kepts.close()
 	for k, r := range p.sessions.AllAt(now) {
 		if r.dir() != toNode {
 			continue
 		}
 		var v savedSession
-		known := false
+		known, followed := false, false
 		p.peek(k, r, func(rec *record) {
 			v = savedSession{
 				vip: rec.vip, node: rec.node, local: rec.local, flags: rec.flags, service: rec.service, nodeNo: rec.nodeNo,
@@ -109,10 +115,14 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 			known = int(rec.service) < len(snap.services) && int(rec.nodeNo) < len(snap.nodes)
 			if rec.flags&isDelayed != 0 {
 				var ok bool
-				v.seam, ok = p.slab.recs[r.record()].seam.save()
-				known = known && ok
+				v.seam, ok = rec.saveSeam()
+				followed = rec.seam.stage.Load() == replaying
+				known = known && (ok || followed)
 			}
 		})
+		if known && followed {
+			v.seam, known = kepts.save(p, now, k, r)
+		}
 		if !known {
 			continue // gone, or newer than the names
 		}
@@ -139,6 +149,14 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 		}
 	}
 	m64, err = writeTable(w, now, assocs)
+	if n += m64; err != nil {
+		return n, err
+	}
+	m64, err = writeTable(w, now, kepts.relays)
+	if n += m64; err != nil {
+		return n, err
+	}
+	m64, err = writeTable(w, now, kepts.parked)
 	return n + m64, err
 }
 
@@ -161,8 +179,14 @@ func readTable[K comparable, V any](r io.Reader, now time.Time, t *clienttable.T
 	if size > maxTable {
 		return fmt.Errorf("%d bytes, want at most %d", size, uint64(maxTable))
 	}
-	_, err := t.ReadSnapshot(now, io.LimitReader(r, int64(size)))
-	return err
+	part := &io.LimitedReader{R: r, N: int64(size)}
+	if _, err := t.ReadSnapshot(now, part); err != nil {
+		return err
+	}
+	if part.N != 0 {
+		return fmt.Errorf("%d bytes too many", part.N)
+	}
+	return nil
 }
 
 func nodeByID(s *snapshot, id uint32) *node {
@@ -237,6 +261,17 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 	if err := readTable(r, now, assocs); err != nil {
 		return res, fmt.Errorf("%w: associations: %w", ErrSaved, err)
 	}
+	kepts, err := newSavedKepts(p.cfg.MaxSessions)
+	if err != nil {
+		return res, err
+	}
+	defer kepts.close()
+	if err := readTable(r, now, kepts.relays); err != nil {
+		return res, fmt.Errorf("%w: kept connections: %w", ErrSaved, err)
+	}
+	if err := readTable(r, now, kepts.parked); err != nil {
+		return res, fmt.Errorf("%w: parked connections: %w", ErrSaved, err)
+	}
 	snap := p.snap.Load()
 	find := func(service, nodeNo uint32) (*place, bool) {
 		if int(service) >= len(dict.Services) || int(nodeNo) >= len(dict.Nodes) {
@@ -244,6 +279,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 		}
 		return snap.find(dict.Services[service], dict.Nodes[nodeNo])
 	}
+	parked := kepts.parkedOf(now, find)
 	for k, v := range sessions.AllAt(now) {
 		f, ok := find(v.service, v.nodeNo)
 		_, info, alive := sessions.Info(now, k)
@@ -251,7 +287,11 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 			res.Unknown++
 			continue
 		}
-		if p.restore(now, k, &v, f, info) {
+		var relay *splice.Saved
+		if saved, ok := kepts.relays.PeekAt(now, k); ok && v.flags&isDelayed != 0 && f.svc.delay != nil && f.svc.delay.follows() {
+			relay = &saved
+		}
+		if p.restore(now, k, &v, f, info, relay, parked[k]) {
 			res.Sessions++
 		} else {
 			res.Refused++
@@ -265,7 +305,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 			continue
 		}
 		if _, isFarm := k.Farm(); isFarm { // pools have other numbers now; the client's group stays
-			k = clienttable.FarmKey(f.svc.pool.no, k.Client(), clienttable.Grouping{})
+			k = clienttable.FarmKey(f.node.pool.no, k.Client(), clienttable.Grouping{})
 		}
 		if _, loaded, err := p.assocs.LoadOrStoreLife(begun(now, info), k, binding{node: uint32(f.node.id), service: f.svc.no}, info.Life); err == nil && !loaded {
 			res.Associations++
@@ -308,8 +348,8 @@ func (s *snapshot) find(service string, of [2]string) (*place, bool) {
 	return nil, false
 }
 
-// restore puts one session into the table.
-func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *place, info clienttable.Info) bool {
+// restore puts one session into the table. relay and parked are those of a connection whose requests are judged.
+func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *place, info clienttable.Info, relay *splice.Saved, parked []parkedEnd) bool {
 	at, ok := p.slab.alloc()
 	if !ok {
 		return false
@@ -321,7 +361,10 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	rec.accel.Store(0)
 	rec.setCounts(p.tick(now.Add(-v.age)), v.counts)
 	if rec.flags&isDelayed != 0 {
-		p.slab.recs[at].seam.restore(v.seam)
+		rec.restoreSeam(v.seam)
+		if relay != nil {
+			rec.seam.stage.Store(replaying)
+		}
 	}
 	rec.alive[toNode].Store(p.tick(now))
 	rec.alive[toClient].Store(p.tick(now))
@@ -349,6 +392,10 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		if rec.entries.Add(-1) == 0 {
 			p.slab.giveBack(at)
 		}
+		return false
+	}
+	if relay != nil && !p.restoreKept(k, at, f, relay, parked) {
+		p.sessions.Delete(k)
 		return false
 	}
 	p.announce(k, rec, f.svc, f.node)

@@ -65,6 +65,7 @@ type Plane struct {
 	flows    flowExport
 	inter    *interception
 	relay    *relaying // nil without Config.Relay
+	lost     lost
 }
 
 // binding is the value of an association: which service and node a client got, and when that was told to other balancers, in nanoseconds since
@@ -132,6 +133,7 @@ func (p *Plane) free() {
 	if p.assocs != nil {
 		p.assocs.Close()
 	}
+	p.lost.free()
 }
 
 // Close gives the tables' memory back, after Run has returned. Sessions are forgotten without being
@@ -187,6 +189,9 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 		if rec.flags&isDelayed != 0 && rec.seam.stage.Load() == replaying {
 			p.holds.end(k)
 		}
+	}
+	if why == clienttable.NodeGone && r.dir() == toNode {
+		p.lost.add(p, k, rec)
 	}
 	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.CompareAndSwap(0, 1) {
 		p.closeAged(r, rec)
@@ -352,7 +357,7 @@ func (p *Plane) Step(now time.Time) (more bool) {
 	const limit = 4096
 	p.accelerate(now) // first: traffic that the Plane does not see keeps sessions alive, too
 	n := p.sessions.Sweep(now, limit)
-	n = max(n, p.assocs.Sweep(now, limit))
+	n = max(n, p.assocs.Sweep(now, limit), p.lost.step(now, limit))
 	if lost := p.fragments.step(now); lost > 0 {
 		p.own.mu.Lock()
 		p.own.stats.drops[FragmentLost] += uint64(lost)

@@ -40,6 +40,7 @@ const (
 	NoPort         // no port is left to tell two sessions apart
 	NoSession      // belongs to no session, and must not start one
 	NodeAlone      // from a node's service address and port, but of no session
+	NodeLost       // of a session whose node was lost
 	ForeignPacket  // for no virtual address, of no session, and foreign packets are dropped
 	NoQuote        // ICMP error whose quoted packet cannot be read
 	BadQuote       // ICMP error whose quoted header has a wrong checksum
@@ -64,7 +65,7 @@ var reasonNames = enum.Of[Reason]("dataplane: reason", "not-dropped",
 	"truncated", "bad-version", "bad-header", "bad-length", "bad-extension", "bad-transport", "bad-fragment", "tiny-fragment", "bad-frame",
 	"bad-checksum", "bad-source", "zero-checksum", "source-routed", "authentic", "odd-offload",
 	"fragment-lost", "fragment-overlap", "fragments-full",
-	"no-policy", "no-node", "too-few-nodes", "overload", "table-full", "no-port", "no-session", "node-alone", "foreign", "no-quote", "bad-quote", "unanswered",
+	"no-policy", "no-node", "too-few-nodes", "overload", "table-full", "no-port", "no-session", "node-alone", "node-lost", "foreign", "no-quote", "bad-quote", "unanswered",
 	"draining", "no-route", "ttl-expired", "too-big", "refused", "not-ip", "write-failed", "unproven", "holds-full", "too-slow",
 	"discarded", "foreign-tunnel", "unknown-channel")
 

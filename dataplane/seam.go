@@ -12,7 +12,7 @@ import (
 // the balancer's with the node, are one.
 type seam struct {
 	stage atomic.Uint32
-	tr    splice.Translation // written before stage leaves connecting
+	tr    splice.Translation // written before stage leaves connecting, like the record's shift before stage is spliced
 }
 
 // Stages of a seam.
@@ -39,6 +39,7 @@ func (w *Worker) seamOf(pk *packet, r ref, rec *record) *splice.Translation {
 	sm := &w.p.slab.recs[r.record()].seam
 	switch sm.stage.Load() {
 	case spliced:
+		pk.client = w.recs[r.record()].shift()
 	case following:
 		w.readPacket(pk, r, sm)
 	default:
@@ -130,10 +131,15 @@ func (w *Worker) quoteSeq(pk *packet, q *wire.View, r ref) bool {
 
 // lacks returns what the client's numbers lack to those the node knows, of a connection that is followed.
 func (w *Worker) lacks(r ref) uint32 {
-	if w.p.slab.recs[r.record()].seam.stage.Load() != replaying {
+	rec := &w.recs[r.record()]
+	switch rec.seam.stage.Load() {
+	case spliced:
+		return rec.shift()
+	case replaying:
+	default:
 		return 0
 	}
-	key := w.recs[r.record()].other(wire.ProtoTCP, toClient)
+	key := rec.other(wire.ProtoTCP, toClient)
 	s := w.p.holds.shard(key, w.p.cfg.Seed)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,23 +149,31 @@ func (w *Worker) lacks(r ref) uint32 {
 	return 0
 }
 
-// savedSeam is what is kept of a seam.
-type savedSeam struct{ seq, ts, first, rest uint32 }
+// savedSeam is what is kept of a seam, and of the client's shift. It has no padding where it is saved.
+type savedSeam struct{ seq, ts, first, rest, client, _ uint32 }
 
 // save returns what is to be kept, and false if the connection has no node yet. Reading it on the way ends with the process: what was not learned
 // by then is not.
-func (s *seam) save() (savedSeam, bool) {
+func (r *record) saveSeam() (savedSeam, bool) {
+	s := &r.seam
 	if s.stage.Load() < following {
 		return savedSeam{}, false
 	}
-	v := savedSeam{s.tr.Seq, s.tr.TS, s.tr.First, uint32(uint8(s.tr.Shift))}
-	if s.tr.Timestamps {
-		v.rest |= 1 << 8
-	}
-	return v, true
+	return seamBy(s.tr, r.shift()), true
 }
 
-func (s *seam) restore(v savedSeam) {
+// seamBy is what is kept of a translation and the client's shift.
+func seamBy(tr splice.Translation, client uint32) savedSeam {
+	v := savedSeam{seq: tr.Seq, ts: tr.TS, first: tr.First, rest: uint32(uint8(tr.Shift)), client: client}
+	if tr.Timestamps {
+		v.rest |= 1 << 8
+	}
+	return v
+}
+
+func (r *record) restoreSeam(v savedSeam) {
+	s := &r.seam
+	r.setShift(v.client)
 	s.tr = splice.Translation{Seq: v.seq, TS: v.ts, First: v.first, Timestamps: v.rest>>8&1 != 0, Shift: int8(uint8(v.rest))}
 	s.tr.Shift = min(max(s.tr.Shift, -14), 14)
 	s.stage.Store(spliced)

@@ -58,9 +58,11 @@ type Service struct {
 	// ExportFlows has the flows of this service exported, as Config.Flows says.
 	ExportFlows bool
 
-	// MidStream is what happens to a TCP packet that starts no connection and for which none is
-	// known, because its server was lost, or for another reason. Default Reset.
+	// MidStream is what happens to a TCP packet that starts no connection and for which none is known. Default Reset.
 	MidStream MidStream
+	// ServerLost is what happens to a client's packet of a TCP connection whose node was lost, which is known for as long as the
+	// connection would have been remembered. Default Reset.
+	ServerLost MidStream
 
 	// Delay chooses the node after reading the beginning of a TCP connection. It needs NAT or FullNAT. Default: nil,
 	// the first packet decides.
@@ -103,8 +105,8 @@ func (f Forward) MarshalText() ([]byte, error) { return f.AppendText(nil) }
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (f *Forward) UnmarshalText(text []byte) error { return forwardNames.Parse(f, text) }
 
-// MidStream is what happens to a TCP packet of an unknown connection to a virtual
-// address.
+// MidStream is what happens to a TCP packet to a virtual address that is in the middle of a connection without a
+// node: one that is unknown, or whose node was lost.
 type MidStream uint8
 
 const (
@@ -158,6 +160,9 @@ func (s *Service) resolve() (Service, error) {
 	}
 	if int(r.MidStream) >= midStreamNames.Len() {
 		bad("MidStream", uint8(r.MidStream), "reset, silent or reselect")
+	}
+	if int(r.ServerLost) >= midStreamNames.Len() {
+		bad("ServerLost", uint8(r.ServerLost), "reset, silent or reselect")
 	}
 	newStatics(r.Static, bad)
 	r.Static = slices.Clone(r.Static)

@@ -46,15 +46,23 @@ type record struct {
 	// Second line.
 	entries           atomic.Int32 // how many of the two are still in the table
 	node, vip, client wire.End
+	shiftHigh         uint16        // see shift
 	accel             atomic.Uint32 // how many of the two directions an accelerator has
 
 	// Third line.
-	local wire.End      // if hasLocal
-	aged  atomic.Uint32 // 1 once the session was found to have aged
-	begun uint32        // in ticks of the Plane's clock
-	spilt [2]spill
-	seam  seam // if isDelayed
+	local    wire.End // if hasLocal
+	shiftLow uint16
+	aged     atomic.Uint32 // 1 once the session was found to have aged
+	begun    uint32        // in ticks of the Plane's clock
+	spilt    [2]spill
+	seam     seam // if isDelayed
 }
+
+// shift is what the client's sequence numbers lack to those the node knows: of a connection with delayed binding that has been with another
+// node, and was spliced since. Its halves lie where there is room.
+func (r *record) shift() uint32 { return uint32(r.shiftHigh)<<16 | uint32(r.shiftLow) }
+
+func (r *record) setShift(n uint32) { r.shiftHigh, r.shiftLow = uint16(n>>16), uint16(n) }
 
 // Flags of a record.
 const (

@@ -168,6 +168,9 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 			svc.delay = p.delayOf(c.Delay, use)
 			next.delays = true
 		}
+		if err := p.lost.need(p, &c); err != nil {
+			return err
+		}
 		svc.timers, _ = clienttable.NewTimers(&c.Ageing) // resolve has seen to it that there is no error
 		for _, a := range c.Locals {
 			svc.locals = append(svc.locals, a.As16())

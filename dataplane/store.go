@@ -42,6 +42,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 		if svc.delay != nil {
 			rec.flags |= isDelayed
 			p.slab.recs[at].seam.stage.Store(connecting)
+			rec.setShift(0)
 		}
 		seq, ack := pk.v.Seq(pk.ip)
 		st := rec.tcp
@@ -125,6 +126,7 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 	r := ref{at<<1 | toNode, uint32(n.id)}
 	got, loaded, err := p.sessions.LoadOrStoreLife(w.now, pk.key, r, life)
 	if err == nil && !loaded {
+		w.p.lost.begun(w.now, pk.key)
 		w.stats.nodes[n.no].Sessions++
 		w.stats.services[svc.no].Sessions++
 		w.associate(pk, svc, n)

@@ -19,28 +19,31 @@ func (r *Relay) Leave(now time.Time, end bool, emit Emit) *Conn {
 	return c
 }
 
-// Parked is the connection to a server that waits for another request. It is a plain value.
+// Parked is the connection to a server that waits for another request. It is a plain value, without padding, that may outlive the process.
 type Parked struct {
 	seq, ack   uint32 // that the server expects, and sends next, as itself numbers them
 	val, echo  uint32 // the latest timestamps, of the server and of the client
-	win        int
+	win        uint32
+	mss        uint16
 	scale      uint8
-	mss        int
 	timestamps bool
 }
 
 // Park returns what is to be known of the server's connection to resume it. The Relay must be Quiet.
 func (r *Relay) Park(emit Emit) Parked {
 	r.toServer(emit, ACK, r.sent, nil) // whatever made the Relay Quiet need not reach it
-	return Parked{r.sent + r.client, r.ours - r.tr.Seq, r.serverVal, r.clientVal, r.serverWin, r.scale, r.mss, r.start.timestamps}
+	return Parked{
+		seq: r.sent + r.client, ack: r.ours - r.tr.Seq, val: r.serverVal, echo: r.clientVal, win: uint32(r.serverWin), mss: uint16(r.mss),
+		scale: r.scale, timestamps: r.start.timestamps,
+	}
 }
 
 // Resume goes on with the connection to a server that was parked, in the place of one to another server. c is what Leave returned.
 func (c *Conn) Resume(now time.Time, p Parked) *Relay {
 	r := c.relay(relayRTO)
-	r.tr, r.client, r.mss = c.translation(now, p.ack, p.val, p.scale), p.seq-r.base, p.mss
+	r.tr, r.client, r.mss = c.translation(now, p.ack, p.val, p.scale), p.seq-r.base, int(p.mss)
 	r.acked, r.told, r.toldWin = c.ours, c.ours, c.clientWin
-	r.isn, r.serverVal, r.serverWin, r.scale = p.ack-1, p.val, p.win, p.scale
+	r.isn, r.serverVal, r.serverWin, r.scale = p.ack-1, p.val, int(p.win), p.scale
 	r.collecting(now)
 	return r
 }
@@ -58,7 +61,7 @@ func (p *Parked) FromServer(s *Segment) (answer Segment, send, live bool) {
 		p.val = s.Options.TSVal
 	}
 	if s.Seq == p.ack {
-		p.win = int(s.Window) << p.scale
+		p.win = uint32(s.Window) << p.scale
 		return Segment{}, false, true
 	}
 	return p.Segment(ACK), true, true

@@ -401,7 +401,7 @@ func TestParkedTakesTheWindow(t *testing.T) {
 	require.Zero(t, p.win)
 	_, send, live = p.FromServer(&Segment{Seq: 200, Ack: 100, Flags: ACK, Window: 50})
 	require.Equal(t, []bool{false, true}, []bool{send, live})
-	require.Equal(t, 200, p.win)
+	require.EqualValues(t, 200, p.win)
 }
 
 func FuzzKept(f *testing.F) {
