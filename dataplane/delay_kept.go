@@ -141,12 +141,12 @@ func (w *Worker) relay(pk *packet, s *holdShard, c *held, r ref, seg *splice.Seg
 		ev, forward = relay.FromClient(w.now, seg, w.emitter(c))
 	} else {
 		shift := relay.Translation().Seq
-		if !k.down.room(seg.Seq+shift, len(seg.Payload)) {
+		if !k.down.room(seg.Seq+shift, len(seg.Payload), k.replies.Skippable()) {
 			w.drop(pk, HoldsFull) // nor may the client get what was not read
 			return nil
 		}
 		if ev, forward = relay.FromServer(w.now, seg, w.emitter(c)); forward {
-			k.down.add(seg.Seq+shift, seg.Payload, k.replies.Feed)
+			k.down.add(seg.Seq+shift, seg.Payload, k.replies.Skippable(), k.replies.Feed, func(n int) { k.replies.Skip(n) })
 			if end := seg.Seq + shift + uint32(len(seg.Payload)); seg.Flags&splice.FIN != 0 && end-k.down.next < farAhead {
 				k.ends, k.end = true, end
 			}

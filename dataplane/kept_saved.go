@@ -75,14 +75,14 @@ func (k *kept) rests() bool {
 }
 
 // restoreKept goes on with a connection whose session is in the table now, and reports whether there was room.
-func (p *Plane) restoreKept(k clienttable.Flow, at uint32, f *place, saved *splice.Saved, parked []parkedEnd) bool {
+func (p *Plane) restoreKept(now time.Time, k clienttable.Flow, at uint32, f *place, saved *splice.Saved, parked []parkedEnd) bool {
 	rec, d := &p.slab.recs[at], f.svc.delay
 	client, ours := saved.Numbers()
 	c := &held{
 		key: k, svc: f.svc, pool: f.node.pool, isn: client - 1, ourISN: ours - 1, tried: []steering.NodeID{f.node.id},
 		session: ref{at<<1 | toNode, uint32(f.node.id)}, has: true, near: rec.client, far: rec.node, node: f.node, due: math.MaxInt64,
 		probe: wire.BuildProbe(wire.ProtoTCP, endOf(k.Src()), endOf(k.Dst()), k.Src().Addr().Is4()),
-		kept:  &kept{relay: saved.Relay(d.Limits, d.cookies), down: assembler{next: ours}, idle: true, counted: true, parked: parked},
+		kept:  &kept{relay: saved.Relay(now, d.Limits, d.cookies), down: assembler{next: ours}, idle: true, counted: true, parked: parked},
 	}
 	if rec.flags&hasLocal != 0 {
 		c.near = rec.local

@@ -205,3 +205,52 @@ func TestAuthenticatedPackets(t *testing.T) {
 		}
 	})
 }
+
+// TestManySmallDatagrams: a super-packet of more datagrams than a stream would have segments leaves as all its datagrams, in a tunnel and in fragments.
+func TestManySmallDatagrams(t *testing.T) {
+	data := make([]byte, 64800)
+	for i := range data {
+		data[i] = byte(i * 7 >> 3)
+	}
+	const size = 45
+	datagrams := func(t *testing.T, got [][]byte) {
+		t.Helper()
+		require.Len(t, got, len(data)/size)
+		for i, b := range got {
+			_, v := parseFlow(b)
+			require.True(t, v.SumOK(b) && v.HeaderSumOK(b))
+			require.Equal(t, data[i*size:(i+1)*size], b[v.Payload:])
+		}
+	}
+	require.Greater(t, len(data)/size, maxSegments)
+	both(t, func(t *testing.T, fam family) {
+		p := tunnelPlane(t, fam, fam, Tunnel{Kind: GUE})
+		p.w = p.NewWorker(Link{Virtio: true})
+		v, out := p.sendOffload(udp(ap(fam.client, 40000), ap(fam.vip, 80), string(data)), gsoUDPL4, size)
+		require.Equal(t, Forwarded, v)
+		var got [][]byte
+		for _, o := range out {
+			got = append(got, decapsulate(t, o[Headroom:], Tunnel{Kind: GUE, Port: 6080}, fam, fam))
+		}
+		datagrams(t, got)
+	})
+	t.Run("in fragments", func(t *testing.T) {
+		fam := families2()[0]
+		p := newPlane(t, fam, func(c *Config, s *Service) {
+			c.Link = Link{Virtio: true, Ethernet: true}
+			c.NextHop = func(netip.Addr) (Hop, bool) { return Hop{MTU: 68}, true }
+		})
+		b := append(make([]byte, 14), setDF(udp(ap(fam.client, 40000), ap(fam.vip, 80), string(data)), false)...)
+		b[12], b[13] = 8, 0
+		buf := append(make([]byte, ReadOffset), b...)
+		o := offload{flags: virtioNeedsCsum, gsoType: gsoUDPL4, gsoSize: size, csumStart: 34, csumAt: 6}
+		o.write(buf[ReadOffset-virtioLen:])
+		out := p.w.Process(p.now, [][]byte{buf}, []int{len(b)}, ReadOffset, nil)
+		require.Len(t, out, 2*len(data)/size)
+		var got [][]byte
+		for i := 0; i < len(out); i += 2 {
+			got = append(got, join(t, [][]byte{out[i][Headroom+14:], out[i+1][Headroom+14:]}))
+		}
+		datagrams(t, got)
+	})
+}

@@ -394,7 +394,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		}
 		return false
 	}
-	if relay != nil && !p.restoreKept(k, at, f, relay, parked) {
+	if relay != nil && !p.restoreKept(now, k, at, f, relay, parked) {
 		p.sessions.Delete(k)
 		return false
 	}

@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -17,61 +16,6 @@ type reader struct {
 	tls     *sslpersist.Conn[steering.NodeID]
 	sides   [2]assembler // by direction
 	settled bool
-}
-
-// assembler puts the bytes of one direction in order.
-type assembler struct {
-	next  uint32 // as the client numbers them
-	ahead []piece
-	bytes int
-}
-
-type piece struct {
-	seq  uint32
-	data []byte
-}
-
-// mostAhead bounds what an assembler keeps of segments that come too early, in bytes and in pieces. The sender sends again what is
-// not taken.
-const (
-	mostAhead  = 1 << 16
-	mostPieces = 64
-	farAhead   = 1 << 20
-)
-
-// room reports whether a segment can be taken.
-func (a *assembler) room(seq uint32, n int) bool {
-	ahead := int32(seq - a.next)
-	return n == 0 || ahead <= 0 || ahead < farAhead && a.bytes+n <= mostAhead && len(a.ahead) < mostPieces
-}
-
-// add calls take with what a segment adds to the bytes in order.
-func (a *assembler) add(seq uint32, data []byte, take func([]byte)) {
-	if len(data) == 0 {
-		return
-	}
-	skip := int32(a.next - seq)
-	switch {
-	case skip < 0:
-		if a.bytes+len(data) <= mostAhead && len(a.ahead) < mostPieces && -skip < farAhead {
-			a.bytes += len(data)
-			a.ahead = append(a.ahead, piece{seq, slices.Clone(data)})
-		}
-		return
-	case int(skip) >= len(data):
-		return // again
-	}
-	data = data[skip:]
-	a.next += uint32(len(data))
-	take(data)
-	for i, p := range a.ahead {
-		if int32(a.next-p.seq) >= 0 {
-			a.ahead = slices.Delete(a.ahead, i, i+1)
-			a.bytes -= len(p.data)
-			a.add(p.seq, p.data, take)
-			return
-		}
-	}
 }
 
 // readOn begins to read a connection of whose stream the first n bytes are read.
@@ -112,9 +56,9 @@ func (f *reader) take(now time.Time, dir uint32, s *splice.Segment, shift uint32
 		return
 	}
 	if dir == toNode {
-		f.sides[dir].add(s.Seq, s.Payload, func(b []byte) { _, _ = f.tls.Client(b) })
+		f.sides[dir].add(s.Seq, s.Payload, 0, func(b []byte) { _, _ = f.tls.Client(b) }, nil)
 	} else {
-		f.sides[dir].add(s.Seq+shift, s.Payload, func(b []byte) { _, _ = f.tls.Server(now, b) })
+		f.sides[dir].add(s.Seq+shift, s.Payload, 0, func(b []byte) { _, _ = f.tls.Server(now, b) }, nil)
 	}
 	if f.tls.Done() {
 		f.settled = true

@@ -136,7 +136,7 @@ func (w *Worker) encapsulated(pk *packet, y *way, to *wire.End) bool {
 			if o.gsoType&^gsoECN == gsoUDPL4 {
 				proto = wire.ProtoUDP
 			}
-			if size == 0 || pk.v.Proto != proto || pk.v.Mark&wire.Fragment != 0 || pk.v.Segments(size) > maxSegments {
+			if size == 0 || pk.v.Proto != proto || pk.v.Mark&wire.Fragment != 0 || proto == wire.ProtoTCP && pk.v.Segments(size) > maxSegments {
 				w.drop(pk, OddOffload)
 				return false
 			}
@@ -190,8 +190,8 @@ func (w *Worker) encapsulated(pk *packet, y *way, to *wire.End) bool {
 	return true
 }
 
-// maxSegments is in how many packets a super-packet may fall: 64 KiB by the smallest segments that Linux sends,
-// of 48 bytes, and some.
+// maxSegments is in how many packets a super-packet of a stream may fall: 64 KiB by the smallest segments that Linux sends,
+// of 48 bytes, and some. Datagrams may be smaller, and are as many as they are.
 const maxSegments = 1400
 
 // tunnelled is what the packets of one super-packet have in common.

@@ -352,7 +352,8 @@ func (w *Worker) emitPacket(pk *packet) {
 		return
 	}
 	size := w.segmentSize(pk)
-	if pk.v.Mark&wire.Fragment != 0 || pk.v.Segments(size) == 1 || pk.v.Segments(size) > maxSegments ||
+	// A stream may as well be put together from fragments; datagrams must not become one.
+	if pk.v.Mark&wire.Fragment != 0 || pk.v.Segments(size) == 1 || pk.v.Segments(size) > maxSegments && pk.v.Proto != wire.ProtoUDP ||
 		pk.v.Proto != wire.ProtoTCP && pk.v.Proto != wire.ProtoUDP {
 		if pk.partial {
 			wire.Complete(pk.ip, int(pk.v.L4), int(pk.v.SumOff), pk.v.Proto == wire.ProtoUDP)

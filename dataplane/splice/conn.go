@@ -119,6 +119,7 @@ type Conn struct {
 	next       uint32 // the client's next byte in order
 	inbox             // from clientISN+1 on
 	clientWin  uint16 // as on the wire
+	clientNew  newest
 	clientVal  uint32 // the client's latest timestamp
 	ours       uint32 // our next sequence number towards the client
 	acked      uint32 // how much of ours the client has acknowledged
@@ -135,7 +136,8 @@ type Conn struct {
 	serverISN uint32
 	serverVal uint32
 	serverWin uint16
-	scale     uint8  // of the server
+	serverNew newest
+	scale     uint8  // of the server, as far as one was agreed on
 	sent      uint32 // acknowledged by the server
 	high      uint32 // behind all that was sent to it, by us or the client
 	outbox           // how much of data has been sent to it
@@ -218,7 +220,7 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 		if c.state == Replaying {
 			c.lastVal = later(c.lastVal, c.serverVal+c.tr.TS) // not ahead of the server's
 		} else {
-			c.lastVal = later(c.lastVal, c.start.cookies.clock(now))
+			c.lastVal = later(c.lastVal, c.start.clock(now))
 		}
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.lastVal, c.clientVal
 	}
@@ -247,10 +249,12 @@ func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forwa
 	valid := before(c.start.ourISN, s.Ack) && !before(c.ours, s.Ack)
 	switch {
 	case valid:
-		if c.state == Replying && c.clientWin == 0 && s.Window != 0 {
+		if c.state == Replying && c.clientWin == 0 && s.Window != 0 && !before(s.Ack, c.acked) {
 			c.replySent = 0 // what a closed window was probed with may have been dropped
 		}
-		c.clientWin = s.Window
+		if c.clientNew.window(s, int(c.clientWin), int(s.Window)) {
+			c.clientWin = s.Window
+		}
 	case c.state != Spliced:
 		return None, false // acknowledges what was never sent
 	}

@@ -260,7 +260,11 @@ type Start struct {
 	val                      uint32 // the timestamp the client has seen
 	offer                    Offer
 	cookies                  *Cookies
+	ahead                    uint32 // of the cookies' clock: that of a process before this one
 }
+
+// clock is the clock of our timestamps to the client.
+func (s *Start) clock(now time.Time) uint32 { return s.cookies.clock(now) + s.ahead }
 
 // segmentSize is the payload of a full segment to a peer that takes mss: no more than clients may send, as the way need not carry more.
 func (s *Start) segmentSize(mss uint16) int {

@@ -12,7 +12,7 @@ func (r *Relay) Leave(now time.Time, end bool, emit Emit) *Conn {
 	start := r.start
 	start.clientISN, start.ourISN = r.base-1, r.ours-1
 	c := &Conn{
-		start: start, limits: r.limits, state: Collecting, next: r.base + uint32(r.got), inbox: r.inbox, clientWin: r.clientWin, clientVal: r.clientVal,
+		start: start, limits: r.limits, state: Collecting, next: r.base + uint32(r.got), inbox: r.inbox, clientWin: r.clientWin, clientNew: r.clientNew, clientVal: r.clientVal,
 		ours: r.ours, acked: r.ours, deadline: now.Add(r.limits.Time), followed: true,
 	}
 	c.lastVal = later(r.lastVal, r.serverVal+r.tr.TS)
@@ -59,6 +59,9 @@ func (p *Parked) FromServer(s *Segment) (answer Segment, send, live bool) {
 	}
 	if s.Options.Timestamps && !before(s.Options.TSVal, p.val) {
 		p.val = s.Options.TSVal
+	}
+	if s.Seq == p.ack && s.Ack != p.seq {
+		return Segment{}, false, true // overtaken
 	}
 	if s.Seq == p.ack {
 		p.win = uint32(s.Window) << p.scale

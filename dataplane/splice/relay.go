@@ -34,6 +34,7 @@ type Relay struct {
 	from, to  uint32 // once the inbox is empty, it begins at to
 	open      bool   // all that follows passes by
 	clientWin uint16
+	clientNew newest
 	clientVal uint32
 	acked     uint32 // of ours
 	told      uint32 // what the server was told of that
@@ -51,6 +52,7 @@ type Relay struct {
 	lastVal   uint32
 	serverVal uint32
 	serverWin int
+	serverNew newest
 	scale     uint8
 	sent      uint32 // of the client's bytes, acknowledged
 	high      uint32 // behind all that was sent
@@ -89,7 +91,7 @@ func (c *Conn) Relay(now time.Time) *Relay {
 func (c *Conn) relay(rto time.Duration) *Relay {
 	base := c.start.clientISN + 1
 	return &Relay{
-		start: c.start, limits: c.limits, inbox: c.inbox, base: base, clientWin: c.clientWin, clientVal: c.clientVal, owned: c.next,
+		start: c.start, limits: c.limits, inbox: c.inbox, base: base, clientWin: c.clientWin, clientNew: c.clientNew, clientVal: c.clientVal, owned: c.next,
 		first: c.ours, ours: c.ours, lastVal: c.lastVal, sent: base, high: base, firstRTO: rto, rto: rto, took: true,
 	}
 }
@@ -257,8 +259,9 @@ func (r *Relay) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forw
 	case s.Flags&ACK == 0 || before(r.ours, s.Ack):
 		return None, false
 	}
-	if !before(s.Ack, r.acked) {
-		r.acked, r.clientWin = s.Ack, s.Window
+	r.acked = later(r.acked, s.Ack)
+	if r.clientNew.window(s, int(r.clientWin), int(s.Window)) {
+		r.clientWin = s.Window
 	}
 	if s.Options.Timestamps && r.start.timestamps {
 		if val := s.Options.TSVal; r.expected()-s.Seq <= 0xffff && (r.clientVal == 0 || before(r.clientVal, val)) {
@@ -421,11 +424,12 @@ func (r *Relay) FromServer(now time.Time, s *Segment, emit Emit) (ev Event, forw
 		r.ours = later(r.ours, end)
 	}
 	if !before(ack, r.sent) {
-		window := int(s.Window) << r.scale
-		if r.serverWin == 0 && window != 0 {
-			r.flight, r.flightFIN = 0, false // what a closed window was probed with may have been dropped
+		if window := int(s.Window) << r.scale; r.serverNew.window(s, r.serverWin, window) {
+			if r.serverWin == 0 && window != 0 {
+				r.flight, r.flightFIN = 0, false // what a closed window was probed with may have been dropped
+			}
+			r.serverWin = window
 		}
-		r.serverWin = window
 		r.deadline = now.Add(r.limits.ReplayTime) // it lives
 	}
 	if before(r.sent, ack) {

@@ -39,6 +39,9 @@ type kept struct {
 	moves   int
 	resumes int
 	lost    int
+
+	cookies  *Cookies // of the process after a restart
+	restarts int
 }
 
 type parkedHost struct {
@@ -253,6 +256,26 @@ func (k *kept) advance() {
 		k.next++
 	}
 	k.relay.Flush(now, k.emit)
+	if k.next < len(k.requests) && (!k.begun || k.relay.ours-k.base == uint32(len(k.requests[k.next-1].reply))) && k.w.rng.IntN(4) == 0 {
+		k.restart()
+	}
+}
+
+// restart has another process go on with the connection, as far as it can be: one with another secret, and so another clock.
+func (k *kept) restart() {
+	saved, ok := k.relay.Save()
+	if !ok {
+		return
+	}
+	if k.cookies == nil {
+		secret := make([]byte, 16)
+		secret[0] = byte(k.w.rng.Uint32())
+		k.cookies, _ = NewCookies(secret, &Offer{Scale: 3})
+	}
+	proven := k.relay.proven
+	k.relay = saved.Relay(k.w.now, k.w.lb.limits, k.cookies)
+	k.relay.proven = proven // the model of servers that forget wants to know
+	k.restarts++
 }
 
 func (k *kept) connect(no int) {
@@ -384,14 +407,15 @@ func TestKeptConnections(t *testing.T) {
 	if testing.Short() {
 		seeds = 60
 	}
-	moves, resumes, lost := 0, 0, 0
+	moves, resumes, lost, restarts := 0, 0, 0, 0
 	for seed := range seeds {
 		k := keptConnection(t, seed)
-		moves, resumes, lost = moves+k.moves, resumes+k.resumes, lost+k.lost
+		moves, resumes, lost, restarts = moves+k.moves, resumes+k.resumes, lost+k.lost, restarts+k.restarts
 	}
 	require.Greater(t, moves, int(seeds)/3)
 	require.Greater(t, resumes, int(seeds)/15)
 	require.NotZero(t, lost)
+	require.Greater(t, restarts, int(seeds)/10)
 }
 
 func TestParkedTakesTheWindow(t *testing.T) {
@@ -401,6 +425,8 @@ func TestParkedTakesTheWindow(t *testing.T) {
 	require.Zero(t, p.win)
 	_, send, live = p.FromServer(&Segment{Seq: 200, Ack: 100, Flags: ACK, Window: 50})
 	require.Equal(t, []bool{false, true}, []bool{send, live})
+	require.EqualValues(t, 200, p.win)
+	p.FromServer(&Segment{Seq: 200, Ack: 90, Flags: ACK, Window: 1}) // an older one, that was overtaken
 	require.EqualValues(t, 200, p.win)
 }
 

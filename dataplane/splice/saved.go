@@ -1,5 +1,7 @@
 package splice
 
+import "time"
+
 // Saved is a Relay between two requests, in a form that outlives the process: another one goes on with the connection. It has neither pointers nor
 // padding. The zero Saved is of no use; see [Relay.Save].
 type Saved struct {
@@ -44,7 +46,7 @@ func (s *Saved) Numbers() (client, ours uint32) { return s.base, s.ours }
 
 // Relay goes on with the connection. cookies are those of its service now; what the client was promised once stays so. Limits of zero take the
 // defaults; others must be ones that [Limits.WithDefaults] accepts.
-func (s *Saved) Relay(limits Limits, cookies *Cookies) *Relay {
+func (s *Saved) Relay(now time.Time, limits Limits, cookies *Cookies) *Relay {
 	limits, err := limits.WithDefaults()
 	if err != nil {
 		panic(err)
@@ -53,7 +55,7 @@ func (s *Saved) Relay(limits Limits, cookies *Cookies) *Relay {
 	start := Start{
 		clientISN: s.base - 1, ourISN: s.ours - 1, clientMSS: s.clientMSS, ourMSS: s.ourMSS, clientScale: min(s.clientScale, 14),
 		scaled: s.options&savedScaled != 0, sack: s.options&savedSACK != 0, timestamps: s.options&savedTimestamps != 0,
-		val: s.lastVal, offer: cookies.offer, cookies: cookies,
+		val: s.lastVal, offer: cookies.offer, cookies: cookies, ahead: s.lastVal - cookies.clock(now),
 	}
 	start.offer.Scale = min(s.offer, 14)
 	r := &Relay{

@@ -68,14 +68,18 @@ func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
 		emit(Server, &Segment{Seq: isn + 1, Ack: s.Seq + 1, Flags: RST | ACK})
 		return c.serverLost()
 	}
-	c.serverISN, c.serverVal, c.scale = s.Seq, o.TSVal, o.Scale
+	c.serverISN, c.serverVal, c.scale = s.Seq, o.TSVal, 0
+	if c.start.scaled {
+		c.scale = o.Scale // one that was not offered is none (RFC 7323, 1.3)
+	}
 	c.serverWin = s.Window // that of a SYN is not scaled (RFC 7323, 2.2)
+	c.serverNew = newest{}
 	mss := o.MSS
 	if mss == 0 {
 		mss = 536
 	}
 	c.mss = c.start.segmentSize(mss)
-	c.tr = c.translation(now, s.Seq+1, o.TSVal, o.Scale)
+	c.tr = c.translation(now, s.Seq+1, o.TSVal, c.scale)
 	c.state = Replaying
 	if c.followed {
 		return Established
@@ -96,7 +100,7 @@ func (c *Conn) translation(now time.Time, next, val uint32, scale uint8) Transla
 	if c.start.timestamps {
 		// The server's clock goes on where ours stopped.
 		tr.Timestamps, tr.First = true, val
-		tr.TS = later(c.lastVal, c.start.cookies.clock(now)) - val
+		tr.TS = later(c.lastVal, c.start.clock(now)) - val
 	}
 	if c.start.scaled {
 		tr.Shift = int8(scale) - int8(c.start.offer.Scale)
@@ -150,11 +154,12 @@ func (c *Conn) replayAnswered(now time.Time, s *Segment, emit Emit) (Event, bool
 	if end := s.end() + c.tr.Seq; end-c.acked < 1<<30 {
 		c.ours = later(c.ours, end)
 	}
-	window := uint16(min(int(s.Window)<<c.serverScale(), 0xffff))
-	if c.serverWin == 0 && window != 0 {
-		c.flight, c.flightFIN = 0, false // what a closed window was probed with may have been dropped
+	if window := uint16(min(int(s.Window)<<c.scale, 0xffff)); c.serverNew.window(s, int(c.serverWin), int(window)) {
+		if c.serverWin == 0 && window != 0 {
+			c.flight, c.flightFIN = 0, false // what a closed window was probed with may have been dropped
+		}
+		c.serverWin = window
 	}
-	c.serverWin = window
 	if before(c.sent, s.Ack) {
 		c.sent = s.Ack
 		c.progress(now)
@@ -165,11 +170,4 @@ func (c *Conn) replayAnswered(now time.Time, s *Segment, emit Emit) (Event, bool
 	}
 	c.replay(emit, false)
 	return None, true
-}
-
-func (c *Conn) serverScale() uint8 {
-	if c.start.scaled {
-		return c.scale
-	}
-	return 0
 }

@@ -74,7 +74,7 @@ func (fm *farm) service(s *service, pool *steering.Pool) *dataplane.Service {
 		Name: s.Name, Pool: pool, Forward: fm.forward(), Locals: fm.Locals,
 		// Each session is chosen anew: what one balancer remembers of a client, the others would not know.
 		Mode: clienttable.ServerPerSession, Ageing: clienttable.Ageing{Idle: fm.Idle},
-		MidStream: or(s.Lost, dataplane.Reselect),
+		MidStream: or(s.Lost, dataplane.Reselect), ServerLost: s.LostNode,
 	}
 	if svc.Forward == dataplane.Tunnelled {
 		svc.Tunnel = dataplane.Tunnel{Kind: fm.Tunnel.Kind, Key: fm.Tunnel.Key, Port: fm.Tunnel.Port, NodeMAC: fm.Tunnel.MAC}

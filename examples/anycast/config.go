@@ -217,6 +217,7 @@ type service struct {
 	Port     policy.PortRange     `yaml:"port" doc:"Port, a range such as 8000-8099, or any." default:"any"`
 	Farm     string               `yaml:"farm,required" doc:"Name of the farm that serves."`
 	Lost     *dataplane.MidStream `yaml:"lost-session" doc:"What a TCP packet of an unknown connection gets: reselect takes connections of other balancers over." default:"reselect"`
+	LostNode dataplane.MidStream  `yaml:"lost-server" doc:"What a client's packet of a TCP connection gets whose server was lost." default:"reset"`
 }
 
 // or is a value or its default.

@@ -20,6 +20,7 @@ type service struct {
 	Clients  policy.AddrRange    `yaml:"clients" doc:"Clients served: a network, or a range such as 10.0.0.5-10.0.0.9." default:"any"`
 	Farm     string              `yaml:"farm,required" doc:"Name of the farm that serves."`
 	Lost     dataplane.MidStream `yaml:"lost-session" doc:"What a TCP packet in the middle of an unknown connection gets." default:"reset"`
+	LostNode dataplane.MidStream `yaml:"lost-server" doc:"What a client's packet of a TCP connection gets whose server was lost." default:"reset"`
 	MinNodes int                 `yaml:"min-nodes" doc:"How many nodes must be usable for the service to take new sessions." default:"1"`
 	Delay    *delay              `yaml:"delay" doc:"Choose the node after reading the beginning of a TCP connection. It needs forward nat or fullnat."`
 	Flows    bool                `yaml:"export-flows" doc:"Export the service's flows, see flow-export." default:"false"`
@@ -53,7 +54,7 @@ func (s *service) match() policy.Match {
 // library is the service as the data plane wants it.
 func (s *service) library(fm *farm, pool *steering.Pool) *dataplane.Service {
 	out := &dataplane.Service{
-		Name: s.Name, Pool: pool, Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost, MinNodes: s.MinNodes, ExportFlows: s.Flows,
+		Name: s.Name, Pool: pool, Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost, ServerLost: s.LostNode, MinNodes: s.MinNodes, ExportFlows: s.Flows,
 		Ageing:      clienttable.Ageing{Idle: fm.Ageing.Idle, SYN: fm.Ageing.SYN, Linger: fm.Ageing.Linger},
 		ClientBits4: fm.Clients.Bits4, ClientBits6: fm.Clients.Bits6,
 	}

@@ -94,6 +94,7 @@ type service struct {
 	MinNodes int                 `yaml:"min-nodes" doc:"How many nodes must be usable." default:"1"`
 	Delay    *delay              `yaml:"delay" doc:"Delayed binding. A capture shows a connection that the balancer's own numbers were not part of, so what it chooses by is only named."`
 	Lost     dataplane.MidStream `yaml:"lost-session" doc:"What a TCP packet in the middle of an unknown connection gets." default:"reset"`
+	LostNode dataplane.MidStream `yaml:"lost-server" doc:"What a client's packet of a TCP connection gets whose server was lost." default:"reset"`
 	Disabled bool                `yaml:"disabled" doc:"Leaves the service out." default:"false"`
 	Rest     conf.Rest
 }
@@ -231,7 +232,7 @@ func (c *config) plane(sessions, associations int) (*dataplane.Plane, error) {
 			m = policy.Match{Dst: s.VIP.Prefix, Protocol: s.Protocol, DstPort: s.Port, Src: s.Clients}
 		}
 		v := &dataplane.Service{
-			Name: s.Name, Pool: pools[s.Farm], Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost, MinNodes: s.MinNodes,
+			Name: s.Name, Pool: pools[s.Farm], Mode: fm.Mode, Forward: fm.Forward, Locals: fm.Locals, MTU: fm.PathMTU, MidStream: s.Lost, ServerLost: s.LostNode, MinNodes: s.MinNodes,
 			Ageing:      clienttable.Ageing{Idle: fm.Ageing.Idle, SYN: fm.Ageing.SYN, Linger: fm.Ageing.Linger},
 			ClientBits4: fm.Clients.Bits4, ClientBits6: fm.Clients.Bits6,
 		}

@@ -1,6 +1,9 @@
 package l7
 
-import "bytes"
+import (
+	"bytes"
+	"math"
+)
 
 // Replies follows what a server sends on a connection of HTTP/1.x, so that it is known when the reply to a request is
 // complete. Requests are expected one at a time: the next one when the reply to the former is complete. It looks at nothing but how
@@ -68,8 +71,18 @@ func (r *Replies) Switched() bool { return r.state == replySwitched }
 // Err returns why replies cannot be followed any more, or nil. No reply will be complete then.
 func (r *Replies) Err() error { return r.err }
 
-// Skip takes up to n bytes that need not be looked at: of a body with a length, or up to the end of the connection. It returns how many these
-// are.
+// Skippable returns how many bytes need not be looked at: of a body with a length, or up to the end of the connection.
+func (r *Replies) Skippable() int64 {
+	switch r.state {
+	case replyBody:
+		return r.left
+	case replyToEnd, replySwitched, replyBroken:
+		return math.MaxInt64
+	}
+	return 0
+}
+
+// Skip takes up to n bytes that need not be looked at, see Skippable. It returns how many these are.
 func (r *Replies) Skip(n int) int {
 	switch r.state {
 	case replyBody:
