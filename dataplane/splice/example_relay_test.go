@@ -52,6 +52,8 @@ func ExampleRelay() {
 	relay.Flush(now, emit)
 	relay.FromServer(now, &splice.Segment{Seq: 9001, Ack: sent.Seq + uint32(len(sent.Payload)), Flags: splice.ACK, Window: 60000}, emit)
 	if relay.Quiet() {
+		saved, ok := relay.Save() // a splice.Saved, for another process
+		fmt.Println("to be saved:", ok, saved.Relay(now, limits, cookies).Quiet())
 		var idle splice.Parked = relay.Park(emit) //nolint:staticcheck // the name of the type is what is shown
 		next := relay.Leave(now, false, emit)     // for the next request: Connect to another server, or go back to this one
 		fmt.Println("back again:", next.Resume(now, idle).Quiet())
@@ -60,5 +62,6 @@ func ExampleRelay() {
 	// established
 	// to be judged: "GET /a HTTP/1.1\r\n\r\n"
 	// to the server: "GET /a HTTP/1.1\r\n\r\n"
+	// to be saved: true true
 	// back again: true
 }
