@@ -29,35 +29,75 @@ func main() {
 	os.Exit(status)
 }
 
-// command runs the program: status 0 is success, 1 a failure, 2 wrong usage.
+const usage = `Sslproxy ends TLS for a balancer: a policy sends connections to it, and what it asks for comes back to the balancer and is balanced.
+
+Usage: sslproxy -to ADDR:PORT -certs DIR [options]
+
+  client --TLS--> VIP:443 --policy--> sslproxy --HTTP--> VIP:80 --internal policy--> server
+
+Required:
+  -to ADDR:PORT       the internal policy, such as 192.0.2.1:80
+  -certs DIR          directory of pairs NAME.crt and NAME.key in PEM. The client's name (SNI) chooses; without one, or for a name that
+                      none has, the first in the order of the names does
+
+Options:
+  -listen ADDR:PORT   where to listen: a node of the policy's service, and one of the data plane's Config.Proxies (default 127.0.0.1:8443).
+                      Connections to the internal policy come from the same address, by which the balancer knows them
+  -client-ca FILE     authorities of client certificates, in PEM; without it none is asked for. What a verified certificate says is passed
+                      on as X-Client-Cert-Subject and X-Client-Cert-Sha256
+  -require-client     refuse clients without a certificate
+  -cache BYTES        room for responses that may be kept (RFC 9111), 0 for none (default 67108864)
+  -compress=false     do not compress responses (by gzip or zstd, as the client accepts them)
+  -proxy-protocol     begin each connection with the client's address (PROXY protocol, version 2); X-Forwarded-For says it in any case
+  -check              say what is wrong with all of this, and end
+
+SIGHUP reads the certificates and the authorities anew; if anything is wrong with them, they stay as they were. SIGTERM ends it: what is
+asked for is answered first, for five seconds at most. Exit status: 0 ended, or nothing is wrong; 1 failed; 2 wrong usage.
+`
+
+// command runs the program.
 func command(ctx context.Context, args []string, errs io.Writer) int {
 	var cfg config
 	flags := flag.NewFlagSet("sslproxy", flag.ContinueOnError)
-	flags.SetOutput(errs)
-	listen := flags.String("listen", "127.0.0.1:8443", "address and port to listen on: a node of the policy's service, and one of Config.Proxies")
-	to := flags.String("to", "", "address and port of the internal policy, such as 192.0.2.1:80; required")
-	flags.StringVar(&cfg.certs, "certs", "", "directory of NAME.crt and NAME.key; required")
-	flags.StringVar(&cfg.clientCA, "client-ca", "", "file of the authorities of client certificates; without it none is asked for")
-	flags.BoolVar(&cfg.requireClient, "require-client", false, "refuse clients without a certificate")
-	flags.IntVar(&cfg.cacheBytes, "cache", 64<<20, "bytes of responses to cache, 0 for none")
-	flags.BoolVar(&cfg.compress, "compress", true, "compress responses by gzip and zstd, as the client accepts them")
-	flags.BoolVar(&cfg.sendPROXY, "proxy-protocol", false, "begin each connection with the client's address (PROXY protocol, version 2)")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
+	flags.SetOutput(io.Discard)
+	listen := flags.String("listen", "127.0.0.1:8443", "")
+	to := flags.String("to", "", "")
+	check := flags.Bool("check", false, "")
+	flags.StringVar(&cfg.certs, "certs", "", "")
+	flags.StringVar(&cfg.clientCA, "client-ca", "", "")
+	flags.BoolVar(&cfg.requireClient, "require-client", false, "")
+	flags.IntVar(&cfg.cacheBytes, "cache", 64<<20, "")
+	flags.BoolVar(&cfg.compress, "compress", true, "")
+	flags.BoolVar(&cfg.sendPROXY, "proxy-protocol", false, "")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(errs, usage)
+		return 0
+	}
+	at, err1 := netip.ParseAddrPort(*listen)
+	if err1 != nil {
+		err1 = fmt.Errorf("-listen %q: want an address and port such as 192.0.2.10:8443", *listen)
+	}
+	upstream, err2 := netip.ParseAddrPort(*to)
+	switch {
+	case *to == "":
+		err2 = errors.New("-to: missing, want an address and port such as 192.0.2.1:80")
+	case err2 != nil:
+		err2 = fmt.Errorf("-to %q: want an address and port such as 192.0.2.1:80", *to)
+	case err1 == nil && at.Addr().Is4() != upstream.Addr().Is4():
+		err2 = fmt.Errorf("-to %v: -listen %v is of the other address family, and connections come from there", upstream, at)
+	}
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("%q: want no arguments", flags.Arg(0))
+	}
+	if err == nil { // else it is unknown what was meant
+		err = errors.Join(err1, err2, cfg.validate())
+	}
+	if err != nil {
+		fmt.Fprintf(errs, "sslproxy: %v\n\n%s", err, usage)
 		return 2
 	}
 	log := slog.New(slog.NewTextHandler(errs, nil))
-	at, err1 := netip.ParseAddrPort(*listen)
-	upstream, err2 := netip.ParseAddrPort(*to)
-	if err2 != nil {
-		err2 = fmt.Errorf("-to %q: want an address and port: %w", *to, err2)
-	}
-	if err := errors.Join(err1, err2, cfg.validate()); err != nil {
-		fmt.Fprintf(errs, "sslproxy: %v\n", err)
-		return 2
-	}
 	cfg.upstream, cfg.log = upstream, log
 	// What goes to the balancer comes from the address that it knows for a proxy.
 	local := net.TCPAddrFromAddrPort(netip.AddrPortFrom(at.Addr(), 0))
@@ -66,6 +106,10 @@ func command(ctx context.Context, args []string, errs io.Writer) int {
 	if err != nil {
 		log.Error("start", "err", err)
 		return 1
+	}
+	if *check {
+		fmt.Fprintf(errs, "right: %d certificates\n", p.certs.count())
+		return 0
 	}
 	ln, err := net.Listen("tcp", at.String())
 	if err != nil {
@@ -80,14 +124,15 @@ func command(ctx context.Context, args []string, errs io.Writer) int {
 			if err := p.certs.reload(); err != nil {
 				log.Error("certificates stay as they were", "err", err)
 			} else {
-				log.Info("certificates read")
+				log.Info("certificates read", "certificates", p.certs.count())
 			}
 		}
 	}()
-	log.Info("listening", "at", ln.Addr(), "to", upstream)
+	log.Info("listening", "at", ln.Addr(), "to", upstream, "certificates", p.certs.count())
 	if err := p.serve(ctx, ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		log.Error("serve", "err", err)
 		return 1
 	}
+	log.Info("ended")
 	return 0
 }

@@ -3,13 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/dataplane/tun"
+	lab "github.com/lbprim/lbprim/examples/internal/rig"
 	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/policy"
@@ -29,19 +31,21 @@ import (
 // and is balanced over two servers, which learn who the client is.
 func TestProxyBehindAPolicy(t *testing.T) {
 	testenv.NeedNetns(t)
+	program, err := lab.Build(t.TempDir(), "sslproxy")
+	require.NoError(t, err)
 	for _, f := range []struct{ name, vip, own, proxy, net string }{
 		{"IPv4", "192.0.2.80", "192.0.2.81", "10.92.255.1", "10.92.%d.%d"},
 		{"IPv6", "2001:db8::80", "2001:db8::81", "fd92:ff::1", "fd92:%d::%d"},
 	} {
 		for name, header := range map[string]bool{"X-Forwarded-For": false, "PROXY protocol": true} {
 			t.Run(f.name+", "+name, func(t *testing.T) {
-				redirected(t, netip.MustParseAddr(f.vip), netip.MustParseAddr(f.own), netip.MustParseAddr(f.proxy), f.net, header)
+				redirected(t, program, netip.MustParseAddr(f.vip), netip.MustParseAddr(f.own), netip.MustParseAddr(f.proxy), f.net, header)
 			})
 		}
 	}
 }
 
-func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string, sendPROXY bool) {
+func redirected(t *testing.T, program string, vip, own, proxyAddr netip.Addr, network string, sendPROXY bool) {
 	at := func(cable, host int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf(network, cable, host)) }
 	space := func() *netns.Namespace {
 		n, err := netns.New()
@@ -103,6 +107,7 @@ func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string, se
 		require.NoError(t, plane.Close())
 	})
 
+	asked, release := make(chan struct{}), make(chan struct{})
 	for i, ns := range servers {
 		ln, err := ns.Listen(t.Context(), "tcp", netip.AddrPortFrom(at(1+i, 2), 8080).String())
 		require.NoError(t, err)
@@ -111,6 +116,10 @@ func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string, se
 			if who := netip.MustParseAddrPort(r.RemoteAddr).Addr(); sendPROXY && who.String() != r.Header.Get("X-Forwarded-For") {
 				http.Error(w, "the connection is "+who.String()+"'s", http.StatusBadRequest)
 				return
+			}
+			if r.URL.Path == "/slow" {
+				close(asked)
+				<-release
 			}
 			fmt.Fprintf(w, "%d %s %s %s", i, r.Header.Get("X-Forwarded-For"), r.Header.Get(headerSubject), strings.Repeat("x", 200000))
 		})}
@@ -127,24 +136,22 @@ func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string, se
 	ca.issue(t, dir, "a.example", 1)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(caFile, ca.pem, 0o600))
-	local := net.TCPAddrFromAddrPort(netip.AddrPortFrom(proxyAddr, 0))
-	cfg := config{certs: dir, clientCA: caFile, compress: true, sendPROXY: sendPROXY, upstream: netip.AddrPortFrom(vip, 80), log: slog.New(slog.DiscardHandler),
-		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return balancer.DialWith(ctx, &net.Dialer{LocalAddr: local}, network, address)
-		}}
-	p, err := newProxy(cfg)
-	require.NoError(t, err)
-	ln, err := balancer.Listen(ctx, "tcp", netip.AddrPortFrom(proxyAddr, 8443).String())
-	require.NoError(t, err)
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = p.serve(ctx, ln)
-	}()
+	args := []string{"-listen", netip.AddrPortFrom(proxyAddr, 8443).String(), "-to", netip.AddrPortFrom(vip, 80).String(), "-certs", dir, "-client-ca", caFile, "-cache", "0"}
+	if sendPROXY {
+		args = append(args, "-proxy-protocol")
+	}
+	p := lab.Start(t, balancer, nil, program, args...)
 	t.Cleanup(func() {
-		cancel()
-		<-served
+		p.End()
+		if t.Failed() {
+			t.Log(p.Log)
+		}
 	})
+	says := func(text string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(p.Log.String(), text) }, 30*time.Second, 20*time.Millisecond, "want %q: %v", text, p.Log)
+	}
+	says("listening")
 
 	r := &rig{ca: ca}
 	c := r.client(t, ca.issue(t, t.TempDir(), "alice", 5))
@@ -152,13 +159,31 @@ func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string, se
 	tr.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return client.DialContext(ctx, network, netip.AddrPortFrom(vip, 443).String())
 	}
+	// Several requests at a time: each takes a connection of its own to the balancer, which balances them.
+	want := fmt.Sprintf("%v CN=alice %s", at(0, 2), strings.Repeat("x", 200000))
 	seen := map[byte]int{}
 	for deadline := time.Now().Add(30 * time.Second); len(seen) < 2 && time.Now().Before(deadline); {
-		_, body := get(t, c, "https://a.example/")
-		require.Equal(t, fmt.Sprintf("%v CN=alice %s", at(0, 2), strings.Repeat("x", 200000)), body[2:], "the server knows address and certificate of the client")
-		seen[body[0]]++
-		tr.CloseIdleConnections()
-		p.transport.CloseIdleConnections() // so that the next one is balanced anew
+		bodies := make(chan string, 4)
+		for range cap(bodies) {
+			go func() {
+				res, err := c.Get("https://a.example/") //nolint:noctx // the client has a time limit
+				if err != nil {
+					bodies <- err.Error()
+					return
+				}
+				defer res.Body.Close()
+				b, err := io.ReadAll(res.Body)
+				if err != nil {
+					b = []byte(err.Error())
+				}
+				bodies <- string(b)
+			}()
+		}
+		for range cap(bodies) {
+			body := <-bodies
+			require.Equal(t, want, body[min(2, len(body)):], "the server knows address and certificate of the client")
+			seen[body[0]]++
+		}
 	}
 	require.Len(t, seen, 2)
 
@@ -167,4 +192,35 @@ func redirected(t *testing.T, vip, own, proxyAddr netip.Addr, network string, se
 	defer stop()
 	_, err = client.DialContext(short, "tcp", netip.AddrPortFrom(vip, 80).String())
 	require.Error(t, err)
+
+	// Certificates are read anew by SIGHUP; what is wrong changes nothing.
+	serial := func() int64 {
+		tr.CloseIdleConnections()
+		res, _ := get(t, c, "https://a.example/")
+		return res.TLS.PeerCertificates[0].SerialNumber.Int64()
+	}
+	require.EqualValues(t, 1, serial())
+	ca.issue(t, dir, "a.example", 2)
+	require.NoError(t, p.Signal(syscall.SIGHUP))
+	says("certificates read")
+	require.EqualValues(t, 2, serial())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.example.key"), []byte("no key"), 0o600))
+	require.NoError(t, p.Signal(syscall.SIGHUP))
+	says("certificates stay as they were")
+	require.EqualValues(t, 2, serial())
+
+	// SIGTERM: what was asked for is answered.
+	slow := make(chan string, 1)
+	go func() {
+		_, body := get(t, c, "https://a.example/slow")
+		slow <- body
+	}()
+	<-asked
+	require.NoError(t, p.Signal(syscall.SIGTERM))
+	says("ending")
+	close(release)
+	require.Equal(t, want, (<-slow)[2:])
+	<-p.Done
+	require.NoError(t, p.Err)
+	says("ended")
 }

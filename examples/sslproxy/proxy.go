@@ -54,23 +54,20 @@ type proxy struct {
 	certs  *certs
 	server *http.Server
 	cache  *cache // or nil
+	log    *slog.Logger
 
 	transport *http.Transport
 }
 
 func newProxy(cfg config) (*proxy, error) {
-	certs, err := newCerts(cfg.certs)
-	if err != nil {
-		return nil, err
-	}
-	conf, err := certs.tlsConfig(cfg.clientCA, cfg.requireClient)
+	certs, err := newCerts(cfg.certs, cfg.clientCA, cfg.requireClient)
 	if err != nil {
 		return nil, err
 	}
 	tr := &http.Transport{DialContext: cfg.dialUpstream, DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second,
 		// A connection that says who the client is serves no other client.
 		DisableKeepAlives: cfg.sendPROXY}
-	p := &proxy{certs: certs, transport: tr}
+	p := &proxy{certs: certs, transport: tr, log: cfg.log}
 	var rt http.RoundTripper = tr
 	if cfg.cacheBytes > 0 {
 		p.cache = newCache(tr, cfg.cacheBytes)
@@ -99,21 +96,27 @@ func newProxy(cfg config) (*proxy, error) {
 	h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner.ServeHTTP(w, r.WithContext(withClient(r.Context(), r.RemoteAddr)))
 	})
-	p.server = &http.Server{Handler: h, TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(cfg.log.Handler(), slog.LevelDebug)}
+	p.server = &http.Server{Handler: h, TLSConfig: certs.tlsConfig(), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(cfg.log.Handler(), slog.LevelDebug)}
 	return p, nil
 }
 
 // serve serves until ctx is done.
 func (p *proxy) serve(ctx context.Context, ln net.Listener) error {
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		p.log.Info("ending: what is asked for is answered first")
 		limit, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if p.server.Shutdown(limit) != nil {
 			p.server.Close()
 		}
 	})
-	defer stop()
-	return p.server.ServeTLS(ln, "", "")
+	err := p.server.ServeTLS(ln, "", "")
+	if !stop() {
+		<-ended // what is under way
+	}
+	return err
 }
 
 // identify passes on what is known of the client from its certificate, and nothing that it says itself.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"compress/gzip"
 	"context"
 	"crypto/ecdsa"
@@ -97,7 +96,14 @@ func newRig(t *testing.T, change func(*config), h http.HandlerFunc) *rig {
 		change(&cfg)
 	}
 	if cfg.sendPROXY {
-		backend.Listener = &proxyproto.Listener{Listener: backend.Listener}
+		backend.Listener = &proxyproto.Listener{Listener: backend.Listener, ConnPolicy: func(proxyproto.ConnPolicyOptions) (proxyproto.Policy, error) {
+			return proxyproto.REQUIRE, nil
+		}, ValidateHeader: func(h *proxyproto.Header) error {
+			if h.Version != 2 {
+				return fmt.Errorf("version %d", h.Version)
+			}
+			return nil
+		}}
 	}
 	backend.Start()
 	t.Cleanup(backend.Close)
@@ -196,6 +202,22 @@ func TestClientCertificates(t *testing.T) {
 	r = newRig(t, func(c *config) { c.clientCA, c.requireClient = file, true }, show)
 	_, err = r.client(t).Get("https://a.example/") //nolint:bodyclose // there is none
 	require.Error(t, err)
+
+	// Other authorities are in force by a reload.
+	other := newAuthority(t)
+	alice, bob := ca.issue(t, t.TempDir(), "alice", 5), other.issue(t, t.TempDir(), "bob", 6)
+	_, body = get(t, r.client(t, alice), "https://a.example/")
+	require.Equal(t, "CN=alice|64|127.0.0.1", body)
+	require.NoError(t, os.WriteFile(file, other.pem, 0o600))
+	require.NoError(t, r.certs.reload())
+	_, body = get(t, r.client(t, bob), "https://a.example/")
+	require.Equal(t, "CN=bob|64|127.0.0.1", body)
+	_, err = r.client(t, alice).Get("https://a.example/") //nolint:bodyclose // there is none
+	require.Error(t, err)
+	require.NoError(t, os.WriteFile(file, []byte("nothing"), 0o600))
+	require.ErrorContains(t, r.certs.reload(), "no certificates in it")
+	_, body = get(t, r.client(t, bob), "https://a.example/")
+	require.Equal(t, "CN=bob|64|127.0.0.1", body, "they stay as they were")
 }
 
 func TestCompression(t *testing.T) {
@@ -368,26 +390,30 @@ func TestPROXYProtocol(t *testing.T) {
 }
 
 func TestCommand(t *testing.T) {
-	var b strings.Builder
-	require.Equal(t, 2, command(context.Background(), []string{"-to", "nowhere"}, &b))
-	require.Contains(t, b.String(), `-to "nowhere"`)
-	require.Contains(t, b.String(), "-certs: missing")
-	require.Equal(t, 2, command(context.Background(), []string{"-no-such-flag"}, &b))
-	require.Equal(t, 0, command(context.Background(), []string{"-h"}, &b))
-
-	dir := t.TempDir()
+	dir, empty := t.TempDir(), t.TempDir()
 	newAuthority(t).issue(t, dir, "a.example", 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	pr, pw := io.Pipe()
-	status := make(chan int, 1)
-	go func() {
-		status <- command(ctx, []string{"-listen", "127.0.0.1:0", "-to", "127.0.0.1:1", "-certs", dir}, pw)
-		pw.Close()
-	}()
-	line, err := bufio.NewReader(pr).ReadString('\n')
-	require.NoError(t, err)
-	require.Contains(t, line, "listening")
-	go func() { _, _ = io.Copy(io.Discard, pr) }()
-	cancel()
-	require.Equal(t, 0, <-status)
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"-h"}, 0, "client --TLS--> VIP:443"},
+		{[]string{"-to", "nowhere"}, 2, `-to "nowhere": want an address and port`},
+		{[]string{"-to", "nowhere"}, 2, "-certs: missing"},
+		{[]string{"-certs", dir}, 2, "-to: missing"},
+		{[]string{"-no-such-flag"}, 2, "no-such-flag"},
+		{[]string{"-listen", "x", "-to", "127.0.0.1:1", "-certs", dir}, 2, `-listen "x": want an address and port`},
+		{[]string{"-to", "[::1]:1", "-certs", dir}, 2, "is of the other address family"},
+		{[]string{"-to", "127.0.0.1:1", "-certs", dir, "now"}, 2, `"now": want no arguments`},
+		{[]string{"-to", "127.0.0.1:1", "-certs", dir, "-cache", "-1"}, 2, "-cache"},
+		{[]string{"-to", "127.0.0.1:1", "-certs", dir, "-require-client"}, 2, "-require-client: needs -client-ca"},
+		{[]string{"-to", "127.0.0.1:1", "-certs", empty, "-check"}, 1, "no NAME.crt"},
+		{[]string{"-to", "127.0.0.1:1", "-certs", dir, "-client-ca", "/no/such", "-check"}, 1, "/no/such"},
+		{[]string{"-to", "127.0.0.1:1", "-certs", dir, "-check"}, 0, "right: 1 certificates"},
+		{[]string{"-to", "192.0.2.1:1", "-certs", dir, "-listen", "192.0.2.1:1"}, 1, "192.0.2.1:1"},
+	} {
+		var b strings.Builder
+		require.Equal(t, c.status, command(context.Background(), c.args, &b), c.args)
+		require.Contains(t, b.String(), c.want)
+	}
 }
