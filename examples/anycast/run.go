@@ -20,6 +20,7 @@ import (
 // instance is a running balancer.
 type instance struct {
 	file     string
+	watch    *conf.Watcher
 	log      *slog.Logger
 	plane    *dataplane.Plane
 	monitor  *healthcheck.Monitor
@@ -39,12 +40,14 @@ type instance struct {
 
 // run balances and announces until ctx is done, then withdraws all and serves on for a while, which a second signal on hurry cuts short.
 func run(ctx context.Context, hurry <-chan os.Signal, file string, log *slog.Logger) error {
+	watch := conf.NewWatcher(file) // before it is read
+	defer watch.Close()
 	c, err := load(file)
 	if err != nil {
 		return err
 	}
 	in := &instance{
-		file: file, log: log, conf: c, pools: newPools(nil), networks: c.networks(), poke: make(chan struct{}, 1),
+		file: file, watch: watch, log: log, conf: c, pools: newPools(nil), networks: c.networks(), poke: make(chan struct{}, 1),
 		routes: map[netip.Prefix]*route{}, told: map[netip.Prefix]string{}, why: map[netip.Prefix]string{},
 	}
 	if in.table, err = c.compile(in.pools); err != nil {
@@ -145,7 +148,7 @@ func (in *instance) look() {
 
 // reloads reads the file again on SIGHUP and whenever it has changed.
 func (in *instance) reloads(ctx context.Context) error {
-	conf.Watch(ctx, in.file, func() {
+	in.watch.Run(ctx, func() {
 		if err := in.reload(); err != nil {
 			in.log.Error("the old configuration stays in force", "err", err)
 		} else {

@@ -204,6 +204,8 @@ func (d *daemon) reload(ctx context.Context) {
 
 // run reads the file and checks until ctx is done.
 func (d *daemon) run(ctx context.Context) error {
+	watch := conf.NewWatcher(d.file) // before it is read
+	defer watch.Close()
 	if err := d.apply(ctx, true); err != nil {
 		return err
 	}
@@ -216,7 +218,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer d.close()
-	wg.Go(func() { conf.Watch(ctx, d.file, func() { d.reload(ctx) }) })
+	wg.Go(func() { watch.Run(ctx, func() { d.reload(ctx) }) })
 	wg.Go(func() { d.names(ctx) })
 	err := d.monitor.Run(ctx)
 	if errors.Is(err, context.Canceled) {

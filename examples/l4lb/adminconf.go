@@ -33,17 +33,18 @@ func (a admin) validate(f *conf.File) {
 	if s := a.socket(); s != "" && (!strings.HasPrefix(s, "/") || len(s) > 100) {
 		f.Add("admin.socket", "%q: want an absolute path of up to 100 characters, or none", s)
 	}
+	secrets := []struct{ name, value string }{{"certificate", a.Certificate}, {"key", a.Key}, {"token-file", a.TokenFile}}
 	if !a.Listen.IsValid() {
-		for name, value := range map[string]string{"certificate": a.Certificate, "key": a.Key, "token-file": a.TokenFile} {
-			if value != "" {
-				f.Add("admin."+name, "want admin.listen too: the Unix socket needs none")
+		for _, x := range secrets {
+			if x.value != "" && !f.Faulty("admin.listen") {
+				f.Add("admin."+x.name, "want admin.listen too: the Unix socket needs none")
 			}
 		}
 		return
 	}
-	for _, x := range []struct{ name, value string }{{"certificate", a.Certificate}, {"key", a.Key}, {"token-file", a.TokenFile}} {
-		if x.value == "" {
-			f.Add("admin", "%s is missing: over TCP the interface needs TLS and a token", x.name)
+	for _, x := range secrets {
+		if x.value == "" && !f.Faulty("admin."+x.name) {
+			f.Add("admin."+x.name, "missing: over TCP the interface needs TLS and a token")
 		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -81,11 +80,11 @@ func (c *config) compile(ps, old *pools, wish wishes) (*policy.Table[*dataplane.
 	if old == nil {
 		old = ps
 	}
-	for i, s := range c.Services {
+	for _, s := range c.Services {
 		value := s.library(c.Farms[s.Farm], ps.byFarm[s.Farm])
 		var err error
 		if value.Delay, err = s.delay(old, ps); err != nil {
-			errs = append(errs, &placed{fmt.Sprintf("services[%d].delay", i), err})
+			errs = append(errs, within(s.path+".delay", err))
 		}
 		rules = append(rules, policy.Rule[*dataplane.Service]{
 			Name: s.Name, Match: s.match(), Disabled: s.Disabled, Value: value,

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -64,8 +63,11 @@ func (s *statusRange) UnmarshalText(b []byte) error {
 	if s.First, err = strconv.Atoi(first); err == nil && ranged {
 		s.Last, err = strconv.Atoi(last)
 	}
-	if err != nil {
-		return fmt.Errorf("%q: want a status code or a range such as 200-299", b)
+	if !ranged {
+		s.Last = s.First
+	}
+	if err != nil || s.First < 200 || s.Last > 599 || s.First > s.Last {
+		return fmt.Errorf("%q: want a status code from 200 to 599, or a range such as 200-299", b)
 	}
 	return nil
 }
@@ -78,8 +80,8 @@ type element struct {
 
 func (e *element) validate(f *conf.File, path, name string) {
 	validName(f, path, name)
-	if name == "self" {
-		f.Add(path, "self is the name of a node's own check")
+	if name == self {
+		f.AddKey(path, "self is the name of a node's own check: want another")
 	}
 	if e.Target.IsValid() && e.Target.Port() == 0 && e.needsPort() {
 		f.Add(path+".target", "%v: want a port too", e.Target.Addr())
@@ -106,29 +108,41 @@ func (c *check) needsPort() bool {
 }
 
 func (c *check) validate(f *conf.File, path string, port uint16, over healthcheck.Transport) {
-	k := c.on(port, over)
-	if _, err := k.prober(); err != nil {
-		for _, e := range joined(err) {
-			if c.Method == healthcheck.NoMethod && k.Method.Layer() == 7 {
-				e = fmt.Errorf("%w (port %d is checked by %v unless method says otherwise)", e, cmp.Or(c.Port, port), k.Method)
-			}
-			f.Add(path, "%v", e)
-		}
-		return
+	k, why := c.on(port, over), ""
+	if c.Method == healthcheck.NoMethod && k.Method.Layer() == 7 {
+		why = fmt.Sprintf(" (port %d is checked by %v unless method says otherwise)", cmp.Or(c.Port, port), k.Method)
 	}
-	probe := healthcheck.Check{ID: "x", Target: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), port)}
-	k.fill(&probe, over)
-	if err := probe.Validate(); err != nil {
-		for _, e := range joined(err) {
-			f.Add(path, "%v", e)
+	for _, o := range k.strangers() {
+		f.Add(path+"."+o.name, "does not go with method %v, but with %s%s", k.Method, strings.ReplaceAll(o.with, " ", ", "), why)
+	}
+	for i, s := range c.Steps {
+		at := fmt.Sprintf("%s.steps[%d]", path, i)
+		switch {
+		case s.Send == "" && s.Expect == "":
+			f.Add(at, "want send, expect or both")
+		case s.Expect == "" && s.Not:
+			f.Add(at+".not", "want expect too: not is about the answer")
 		}
 	}
+	if !f.Faulty(path) {
+		_, err := k.prober()
+		for _, e := range joined(err) {
+			key, text := checkKeys.translate(e)
+			f.Add(strings.TrimSuffix(path+"."+key, "."), "%s%s", text, why)
+		}
+	}
+	numbers := healthcheck.Check{ID: "x", Target: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), port)}
+	k.fill(&numbers, over)
+	numbers.Prober = probe.TCP{}
+	tell(f, path, numbers.Validate(), checkKeys)
 }
 
-// foreign lists the options that do not go with the method.
-func (c *check) foreign() error {
+// stranger is an option that does not go with a check's method, and those that it goes with.
+type stranger struct{ name, with string }
+
+// strangers lists the options that do not go with the method.
+func (c *check) strangers() (list []stranger) {
 	m := c.Method
-	var errs []error
 	for _, o := range []struct {
 		name string
 		set  bool
@@ -142,17 +156,14 @@ func (c *check) foreign() error {
 		{"query", c.Name != "", "dns"}, {"zone", c.Zone != "", "dns"}, {"service", c.Service != "", "grpc"}, {"tls", c.Secure, "grpc smtp imap4 pop3 ldap"},
 	} {
 		if o.set && !slices.Contains(strings.Fields(o.with), m.String()) {
-			errs = append(errs, fmt.Errorf("%s does not go with method %v, but with %s", o.name, m, strings.ReplaceAll(o.with, " ", ", ")))
+			list = append(list, stranger{o.name, o.with})
 		}
 	}
-	return errors.Join(errs...)
+	return list
 }
 
 // prober returns the prober of the check's method, which must be there, see on.
 func (c *check) prober() (healthcheck.Prober, error) {
-	if err := c.foreign(); err != nil {
-		return nil, err
-	}
 	switch m := c.Method; m {
 	case healthcheck.TCP:
 		if c.Send == "" && c.Expect == "" {
@@ -218,7 +229,7 @@ func (c *check) prober() (healthcheck.Prober, error) {
 	default:
 		p, ok := probe.For(m)
 		if !ok {
-			return nil, fmt.Errorf("method %v: want a protocol to check by", m)
+			return nil, fault("method", "%v: want a protocol to check by", m)
 		}
 		return p, nil
 	}
@@ -230,9 +241,11 @@ func (c *check) http() (p probe.HTTP, err error) {
 		p.Ranges = append(p.Ranges, s.StatusRange)
 	}
 	if c.Body != "" {
-		p.Content, err = healthcheck.NewMatchList(healthcheck.Fail, healthcheck.MatchRule{Text: c.Body, Verdict: healthcheck.Pass})
+		if p.Content, err = healthcheck.NewMatchList(healthcheck.Fail, healthcheck.MatchRule{Text: c.Body, Verdict: healthcheck.Pass}); err != nil {
+			return p, &placed{"body", err}
+		}
 	}
-	return p, err
+	return p, nil
 }
 
 type validator interface {

@@ -87,10 +87,10 @@ func TestCheckOfPort(t *testing.T) {
 	require.Equal(t, time.Second, probers["mixed/web"].Interval)
 
 	for old, fault := range map[string]string{
-		"check: {interval: 1s}":    "interval: 1s, path: /x}\n:path does not go with method smtp, but with http, ssl-complete, command (port 25 is checked by smtp unless method says otherwise)",
-		"check: {query: a.example": "interval: 1s, path: /x\n:path does not go with method dns",
+		"check: {interval: 1s}":    "interval: 1s, path: /x}\n:farms.mixed.check.path: does not go with method smtp, but with http, ssl-complete, command (port 25 is checked by smtp unless method says otherwise)",
+		"check: {query: a.example": "interval: 1s, path: /x\n:farms.names.check.path: does not go with method dns",
 		"unanswered: 4000":         "unanswered: 2000000\n:reassign threshold 2000000, want 1 to 1048576",
-		"ping: {}":                 "ping: {interval: 1ms}\n:farms.pinged.ping: healthcheck: check \"x\": Interval 1ms, want 10ms to 24h",
+		"ping: {}":                 "ping: {interval: 1ms}\n:farms.pinged.ping.interval: 1ms: want 10ms to 24h",
 	} {
 		text, want, _ := strings.Cut(fault, "\n:")
 		if strings.HasPrefix(old, "check") {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
@@ -107,9 +108,9 @@ func decode(data []byte) (*config, error) {
 	return c, nil
 }
 
-// check finds what the types cannot say.
+// check finds what the types cannot say. What is wrong in one place keeps nothing else from being looked at.
 func (c *config) check(f *conf.File) {
-	if c.Version != 1 && c.Version != 0 {
+	if f.Given("version") && !f.Faulty("version") && c.Version != 1 {
 		f.Add("version", "%d: this program knows version 1", c.Version)
 	}
 	c.Device.validate(f)
@@ -131,6 +132,7 @@ func (c *config) check(f *conf.File) {
 			e.validate(f, "elements."+name, name)
 		}
 	}
+	c.validatePolicies(f)
 	for _, name := range slices.Sorted(maps.Keys(c.Farms)) {
 		if c.Farms[name] != nil {
 			c.Farms[name].validate(f, "farms."+name, name, c.Device, c.transport(name))
@@ -141,17 +143,15 @@ func (c *config) check(f *conf.File) {
 		if s == nil {
 			continue
 		}
-		path := fmt.Sprintf("services[%d]", i)
-		if j, ok := seen[s.Name]; ok {
-			f.Add(path+".name", "%q is the name of services[%d] too", s.Name, j)
+		if s.path = fmt.Sprintf("services[%d]", i); !f.Object(s.path) {
+			continue
+		}
+		if j, ok := seen[s.Name]; ok && s.Name != "" {
+			f.Add(s.path+".name", "%q is the name of services[%d] too", s.Name, j)
 		}
 		seen[s.Name] = i
-		s.validate(f, path, c.Farms)
+		s.validate(f, s.path, c.Farms)
 	}
-	if f.Err() != nil {
-		return
-	}
-	// The library's own judgement of what is left: overlapping matches, families, metrics, policies.
 	c.judge(f)
 }
 
@@ -170,36 +170,168 @@ func (c *config) transport(farm string) healthcheck.Transport {
 	return max(of, healthcheck.OverTCP)
 }
 
-// judge has the library compile the configuration.
-func (c *config) judge(f *conf.File) {
-	ps := newPools(nil)
-	table, err := c.compile(ps, nil, nil)
+// validatePolicies finds names in expressions that nothing has.
+func (c *config) validatePolicies(f *conf.File) {
+	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+		path := "policies." + name
+		validName(f, path, name)
+		if _, ok := c.Elements[name]; ok {
+			f.AddKey(path, "%q is the name of an element too: want another", name)
+		}
+		if name == self {
+			f.AddKey(path, "self is the name of a node's own check: want another")
+		}
+		c.known(f, path, c.Policies[name], false)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Farms)) {
+		if fm := c.Farms[name]; fm != nil {
+			c.known(f, "farms."+name+".policy", fm.Policy, true)
+		}
+	}
+	// What is no policy is taken for an element here, so that only policies that lead to themselves are left.
+	leaves := slices.Sorted(maps.Keys(c.Elements))
+	var policies []healthcheck.Policy
+	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+		x := c.Policies[name].Expr
+		if _, element := c.Elements[name]; element || x.IsZero() {
+			leaves = append(leaves, name)
+			continue
+		}
+		policies = append(policies, healthcheck.Policy{Name: name, Expr: x})
+		for _, n := range x.Names() {
+			if _, ok := c.Policies[n]; !ok && !slices.Contains(leaves, n) {
+				leaves = append(leaves, n)
+			}
+		}
+	}
+	_, err := healthcheck.CompilePolicies(leaves, policies...)
 	for _, e := range joined(err) {
-		path := "services"
-		var at *placed
-		if errors.As(e, &at) {
-			path, e = at.path, at.err
-		}
-		f.Add(path, "%v", e)
-	}
-	setup := c.setup()
-	if r, err := healthcheck.NewRoster(nil); err != nil {
-		f.Add("", "%v", err)
-	} else if err := r.Set(setup); err != nil {
-		for _, e := range joined(err) {
-			f.Add("policies", "%v", e)
+		if errors.Is(e, healthcheck.ErrCycle) {
+			_, way, _ := strings.Cut(e.Error(), "cycle: ")
+			first, _, _ := strings.Cut(way, " ")
+			f.Add("policies."+first, "it leads to itself: %s", way)
 		}
 	}
-	if err != nil {
+}
+
+// known finds names in an expression that are neither an element nor a policy.
+func (c *config) known(f *conf.File, path string, x expr, ofNode bool) {
+	if c.Elements == nil && f.Faulty("elements") || c.Policies == nil && f.Faulty("policies") {
 		return
 	}
-	plane, err := c.dryPlane(table)
-	for _, e := range joined(err) {
-		f.Add("services", "%v", e)
+	for _, name := range x.Names() {
+		_, element := c.Elements[name]
+		_, policy := c.Policies[name]
+		switch {
+		case element || policy || name == self && ofNode:
+		case name == self:
+			f.Add(path, "self: only the policy of a farm has it")
+		default:
+			all := slices.Sorted(maps.Keys(c.Elements))
+			all = append(all, slices.Sorted(maps.Keys(c.Policies))...)
+			near := "there are none"
+			if len(all) > 0 {
+				near = conf.Nearest(name, all)
+			}
+			f.Add(path, "%q: want names of elements and policies; %s", name, near)
+		}
 	}
+}
+
+// sound is the configuration without the farms and services that something is wrong with, or with what they refer to.
+func (c *config) sound(f *conf.File) *config {
+	x := *c
+	x.Farms, x.Services = map[string]*farm{}, nil
+	for name, fm := range c.Farms {
+		if fm != nil && !f.Faulty("farms."+name) {
+			x.Farms[name] = fm
+		}
+	}
+	for _, s := range c.Services {
+		if s == nil || f.Faulty(s.path) || x.Farms[s.Farm] == nil {
+			continue
+		}
+		if !slices.ContainsFunc(s.rules(), func(r *delayRule) bool { return r.Farm != "" && x.Farms[r.Farm] == nil }) {
+			x.Services = append(x.Services, s)
+		}
+	}
+	if f.Faulty("device") { // in place of it, one that can do everything
+		x.Device = device{Type: afpacketDevice, Addresses: []netip.Addr{testAddr4, testAddr6}}
+	}
+	return &x
+}
+
+// judge has the library compile what nothing is wrong with so far.
+func (c *config) judge(f *conf.File) {
+	c.judgeFarms(f)
+	x := c.sound(f)
+	ps := newPools(nil)
+	table, err := x.compile(ps, nil, nil)
+	for _, e := range joined(err) {
+		var at *placed
+		if errors.As(e, &at) {
+			f.Add(at.path, "%v", at.err)
+		} else {
+			tellRules(f, e, x.Services)
+		}
+	}
+	if err == nil {
+		err = x.dry(table)
+		tellPlane(f, err, func(service string) (string, string) {
+			for _, s := range x.Services {
+				if s.Name == service {
+					return s.path, "farms." + s.Farm
+				}
+			}
+			return "services", "farms"
+		})
+	}
+	if f.Err() != nil {
+		return
+	}
+	// Nothing more can be wrong with the checks; and if something is, it is said.
+	if r, err := healthcheck.NewRoster(nil); err != nil {
+		f.Add("", "%v", err)
+	} else if err := r.Set(c.setup()); err != nil {
+		tell(f, "farms", err, "")
+	}
+}
+
+// Addresses for tests (RFC 2544, RFC 5180).
+var (
+	testAddr4 = netip.AddrFrom4([4]byte{198, 18, 0, 0})
+	testAddr6 = netip.AddrFrom16([16]byte{0x20, 0x01, 0, 2})
+)
+
+// judgeFarms has the data plane look at every farm, whether a service has it or not, and at the flow export.
+func (c *config) judgeFarms(f *conf.File) {
+	x := c.sound(f)
+	four, six := testAddr4, testAddr6
+	x.Services = nil
+	for _, name := range slices.Sorted(maps.Keys(x.Farms)) {
+		vip := &four
+		if !x.Farms[name].is4() {
+			vip = &six
+		}
+		*vip = vip.Next()
+		x.Services = append(x.Services, &service{Name: name, Farm: name, VIP: conf.Prefix{Prefix: netip.PrefixFrom(*vip, vip.BitLen())}})
+	}
+	table, err := x.compile(newPools(nil), nil, nil)
+	for _, e := range joined(err) {
+		f.Add("farms", "%v", e)
+	}
+	if err == nil {
+		tellPlane(f, x.dry(table), func(name string) (string, string) { return "", "farms." + name })
+	}
+}
+
+// dry makes and closes a plane for questions only.
+func (c *config) dry(table *policy.Table[*dataplane.Service]) error {
+	plane, err := c.dryPlane(table)
 	if err == nil {
 		plane.Close()
 	}
+	return err
 }
 
 // dryPlane is a plane for questions only, without a device.
@@ -210,29 +342,6 @@ func (c *config) dryPlane(table *policy.Table[*dataplane.Service]) (*dataplane.P
 		cfg.NextHop = func(netip.Addr) (dataplane.Hop, bool) { return dataplane.Hop{}, true }
 	}
 	return dataplane.New(&cfg)
-}
-
-// placed is a fault that knows its place.
-type placed struct {
-	path string
-	err  error
-}
-
-func (p *placed) Error() string { return p.path + ": " + p.err.Error() }
-func (p *placed) Unwrap() error { return p.err }
-
-// joined lists the parts of a joined error, deeply.
-func joined(err error) (parts []error) {
-	if err == nil {
-		return nil
-	}
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range many.Unwrap() {
-			parts = append(parts, joined(e)...)
-		}
-		return parts
-	}
-	return []error{err}
 }
 
 func (d device) validate(f *conf.File) {
@@ -257,12 +366,19 @@ func (d device) validate(f *conf.File) {
 	}
 	var v4, v6 bool
 	for i, a := range d.Addresses {
+		at := fmt.Sprintf("device.addresses[%d]", i)
 		if a.Is4() && v4 || a.Is6() && v6 {
-			f.Add(fmt.Sprintf("device.addresses[%d]", i), "%v: want one address of each family", a)
+			f.Add(at, "%v: want one address of each family", a)
+		}
+		if a.IsValid() && !isHost(a) {
+			f.Add(at, "%v: want an address of a host", a)
 		}
 		v4, v6 = v4 || a.Is4(), v6 || a.Is6()
 	}
 }
+
+// isHost reports whether an address can be a host's.
+func isHost(a netip.Addr) bool { return a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() }
 
 func (d device) name() string {
 	if d.Name == "" {

@@ -3,10 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lbprim/lbprim/dataplane"
 	"github.com/lbprim/lbprim/dataplane/splice"
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/policy/l7"
 	"github.com/lbprim/lbprim/sslpersist"
 	"github.com/lbprim/lbprim/steering"
@@ -62,7 +64,61 @@ type tlsFarm struct {
 	farm     *sslpersist.Farm[steering.NodeID]
 }
 
-// library is the delay as the data plane wants it. Farms of TLS sessions come from old, and go to next.
+// validate finds what is wrong with a delay by itself.
+func (d *delay) validate(f *conf.File, path string) {
+	if d == nil {
+		return
+	}
+	_, err := splice.Limits{Budget: d.Budget, Time: d.Time}.WithDefaults()
+	tell(f, path, err, limitKeys)
+	for i, r := range d.Rules {
+		if r == nil {
+			continue
+		}
+		at := fmt.Sprintf("%s.rules[%d]", path, i)
+		first, second := r.conditions()
+		for _, c := range []struct {
+			path string
+			l7.Method
+		}{{at, first}, {at + ".and", second}} {
+			m := c.Kind
+			inTLS := m == l7.ServerName || m == l7.ALPN
+			switch {
+			case f.Faulty(c.path+".when") || f.Faulty(path+".read"):
+			case m != l7.Always && (inTLS != (d.Read == dataplane.ReadTLS) || d.Read == dataplane.ReadNothing):
+				f.Add(c.path+".when", "%v: with read %v there is none to look at", m, d.Read)
+			case d.Read == dataplane.ReadNothing && c.path == at:
+				f.Add(c.path+".when", "%v: with read nothing the service's own farm serves", m)
+			}
+		}
+		if given := r.action(); len(given) != 1 {
+			f.Add(at, "want either farm, redirect or reply")
+		} else if given[0] != "farm" && d.Read == dataplane.ReadTLS {
+			f.Add(at+"."+given[0], "a TLS client understands no answer in the clear: want farm")
+		}
+	}
+	if d.Read == dataplane.ReadHTTP && len(d.Rules) == 0 && !f.Faulty(path+".rules") {
+		f.Add(path+".rules", "none: want rules, to read http for")
+	}
+	if d.Persist != nil && d.Read != dataplane.ReadTLS && !f.Faulty(path+".read") {
+		f.Add(path+".tls-persistence", "want read tls")
+	}
+}
+
+// action names what a rule does.
+func (r *delayRule) action() (given []string) {
+	for _, x := range []struct {
+		key string
+		is  bool
+	}{{"farm", r.Farm != ""}, {"redirect", r.To != ""}, {"reply", r.Code != 0}} {
+		if x.is {
+			given = append(given, x.key)
+		}
+	}
+	return given
+}
+
+// library is the delay as the data plane wants it, which validate has nothing against. Farms of TLS sessions come from old, and go to next.
 func (s *service) delay(old, next *pools) (*dataplane.Delay, error) {
 	d := s.Delay
 	if d == nil {
@@ -74,34 +130,20 @@ func (s *service) delay(old, next *pools) (*dataplane.Delay, error) {
 		rules := make([]l7.Rule, len(d.Rules))
 		for i, r := range d.Rules {
 			first, second := r.conditions()
-			for _, m := range []l7.Method{first, second} {
-				inTLS := m.Kind == l7.ServerName || m.Kind == l7.ALPN
-				if m.Kind != l7.Always && (inTLS != (d.Read == dataplane.ReadTLS) || d.Read == dataplane.ReadNothing) {
-					errs = append(errs, fmt.Errorf("rule %d: when %v: with read %v there is none to look at", i, m.Kind, d.Read))
-				}
-			}
-			if d.Read == dataplane.ReadNothing && first.Kind == l7.Always {
-				errs = append(errs, fmt.Errorf("rule %d: when always: with read nothing the service's own farm serves", i))
-			}
 			a := l7.Action{Farm: r.Farm, Location: r.To, Code: r.Code}
 			switch {
-			case r.Farm != "" && r.To == "" && r.Code == 0:
-				a.Do = l7.Farm
-				if out.Farms[r.Farm] = next.byFarm[r.Farm]; next.byFarm[r.Farm] == nil {
-					errs = append(errs, fmt.Errorf("rule %d: there is no farm %q", i, r.Farm))
-				}
-			case r.To != "" && r.Farm == "" && r.Code == 0:
+			case r.Farm != "":
+				a.Do, out.Farms[r.Farm] = l7.Farm, next.byFarm[r.Farm]
+			case r.To != "":
 				a.Do = l7.Redirect
-			case r.Code != 0 && r.Farm == "" && r.To == "":
-				a.Do = l7.Reply
 			default:
-				errs = append(errs, fmt.Errorf("rule %d: want one of farm, redirect and reply", i))
+				a.Do = l7.Reply
 			}
 			rules[i] = l7.Rule{Index: i + 1, First: first, Second: second, Action: a}
 		}
 		out.Farms[s.Farm] = next.byFarm[s.Farm]
 		p, err := l7.Compile(&l7.Config{Default: l7.Action{Do: l7.Farm, Farm: s.Farm}, Budget: d.Budget}, rules...)
-		if errs = append(errs, err); err == nil {
+		if errs = append(errs, ruleFaults(err)); err == nil {
 			out.Rules = p
 		}
 	}
@@ -114,8 +156,9 @@ func (s *service) delay(old, next *pools) (*dataplane.Delay, error) {
 				set.Ports = []uint16{p.First}
 			}
 			farm, err := sslpersist.NewFarm(set)
-			if err != nil {
-				errs = append(errs, err)
+			for _, e := range joined(err) {
+				key, text := tlsKeys.translate(e)
+				errs = append(errs, fault(strings.TrimSuffix("tls-persistence."+key, "."), "%s", text))
 			}
 			known = &tlsFarm{settings, farm}
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -92,13 +93,13 @@ var properName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]*$`)
 
 func validName(f *conf.File, path, name string) {
 	if !properName.MatchString(name) {
-		f.Add(path, "%q: want letters, digits, _, -, . and :", name)
+		f.AddKey(path, "%q: want letters, digits, _, -, . and :", name)
 	}
 }
 
 func (fm *farm) validate(f *conf.File, path, name string, d device, over healthcheck.Transport) {
 	validName(f, path, name)
-	if len(fm.Nodes) == 0 {
+	if len(fm.Nodes) == 0 && f.Given(path+".nodes") && !f.Faulty(path+".nodes") {
 		f.Add(path+".nodes", "empty: want at least one node")
 	}
 	seen := map[string]int{}
@@ -109,18 +110,26 @@ func (fm *farm) validate(f *conf.File, path, name string, d device, over healthc
 			continue
 		}
 		at := fmt.Sprintf("%s.nodes[%d]", path, i)
-		if j, ok := seen[n.Name]; ok {
+		if j, ok := seen[n.Name]; ok && n.Name != "" {
 			f.Add(at+".name", "%q is the name of nodes[%d] too", n.Name, j)
 		}
 		seen[n.Name] = i
 		if n.Name != "" {
-			validName(f, at+".name", n.Name)
+			if !properName.MatchString(n.Name) {
+				f.Add(at+".name", "%q: want letters, digits, _, -, . and :", n.Name)
+			}
 		}
-		if n.Weight != nil && *n.Weight < 0 {
-			f.Add(at+".weight", "%d: want 0 or more", *n.Weight)
+		if n.Weight != nil && (*n.Weight < 0 || *n.Weight > steering.MaxWeight) {
+			f.Add(at+".weight", "%d: want 0 to %d", *n.Weight, steering.MaxWeight)
 		}
 		if n.MaxSessions < 0 {
 			f.Add(at+".max-sessions", "%d: want 0 or more", n.MaxSessions)
+		}
+		if n.Capacity < 0 || n.Capacity > steering.MaxCapacity {
+			f.Add(at+".capacity", "%d: want 0 to %d", n.Capacity, steering.MaxCapacity)
+		}
+		if a := n.Address.Addr(); a.IsValid() && !isHost(a) {
+			f.Add(at+".address", "%v: want an address of a host", a)
 		}
 		if first == nil {
 			first = n
@@ -138,24 +147,21 @@ func (fm *farm) validate(f *conf.File, path, name string, d device, over healthc
 		to := healthcheck.Server{}
 		fm.Ping.fill(&to)
 		to.EchoCheck.ID, to.EchoCheck.Target, to.EchoCheck.Prober = "x", netip.MustParseAddrPort("192.0.2.1:1"), to.Echo
-		for _, err := range joined(to.EchoCheck.Validate()) {
-			f.Add(path+".ping", "%v", err)
-		}
+		tell(f, path+".ping", to.EchoCheck.Validate(), checkKeys)
 	}
 	if _, err := healthcheck.NewSYNCount(fm.SYNs, false); err != nil {
-		f.Add(path+".unanswered", "%v", err)
+		f.Add(path+".unanswered", "%s", strings.TrimPrefix(err.Error(), "healthcheck: "))
 	}
 	if a := fm.Agent; a != nil {
 		to := healthcheck.Check{ID: "x", Target: netip.MustParseAddrPort("192.0.2.1:1")}
 		a.fill(&to)
-		for _, err := range joined(to.Validate()) {
-			f.Add(path+".agent", "%v", err)
-		}
-		if a.Port == 0 && !f.Faulty(path+".agent") {
+		tell(f, path+".agent", to.Validate(), checkKeys)
+		if a.Port == 0 && f.Given(path+".agent.port") && !f.Faulty(path+".agent.port") {
 			f.Add(path+".agent.port", "0: want 1 to 65535")
 		}
 	}
 	fm.validateForward(f, path, first, d)
+	fm.validateSteering(f, path)
 	if fm.Policy.usesSelf() && fm.Check == nil {
 		f.Add(path+".policy", "self: the farm has no check")
 	}
@@ -177,11 +183,43 @@ func (fm *farm) validateCheck(f *conf.File, path string, over healthcheck.Transp
 	}
 }
 
+// validateSteering finds what nodes cannot be chosen by, and how clients cannot be remembered.
+func (fm *farm) validateSteering(f *conf.File, path string) {
+	if fm.Metric == steering.Capacity {
+		has := func(n *node) bool { return n != nil && n.Capacity > 0 }
+		for i, n := range fm.Nodes {
+			if n != nil && n.Capacity == 0 && (n.Weight == nil || *n.Weight > 0) && slices.ContainsFunc(fm.Nodes, has) {
+				f.Add(fmt.Sprintf("%s.nodes[%d].capacity", path, i), "missing: want one for all nodes of the farm or none")
+			}
+		}
+	}
+	for _, x := range []struct {
+		key         string
+		value, most int
+	}{{"bits4", fm.Clients.Bits4, 32}, {"bits6", fm.Clients.Bits6, 128}} {
+		if x.value < -1 || x.value > x.most {
+			f.Add(path+".clients."+x.key, "%d: want 1 to %d, or -1", x.value, x.most)
+		}
+	}
+	if m := fm.PathMTU; m != 0 && (m < 576 || m > 65535) {
+		f.Add(path+".path-mtu", "%d: want 576 to 65535", m)
+	}
+	_, err := clienttable.NewTimers(&clienttable.Ageing{Idle: fm.Ageing.Idle, SYN: fm.Ageing.SYN, Linger: fm.Ageing.Linger})
+	tell(f, path+".ageing", err, ageingKeys)
+	var nodes []steering.Node
+	if !f.Faulty(path + ".nodes") {
+		nodes = fm.nodes("", nil)
+	}
+	_, err = steering.NewPool(fm.config(nil), nodes...)
+	tell(f, path, err, farmKeys)
+}
+
 // validateForward finds ways to nodes that cannot work.
 func (fm *farm) validateForward(f *conf.File, path string, first *node, d device) {
 	if first == nil || !first.Address.IsValid() || f.Faulty(path+".forward") {
 		return
 	}
+	device := !f.Faulty("device")
 	v4 := first.Address.Addr().Is4()
 	switch fm.Forward {
 	case dataplane.FullNAT:
@@ -189,7 +227,7 @@ func (fm *farm) validateForward(f *conf.File, path string, first *node, d device
 			f.Add(path+".locals", "empty: fullnat needs addresses to take the place of clients'")
 		}
 	case dataplane.DSR:
-		if d.Type != afpacketDevice {
+		if device && d.Type != afpacketDevice {
 			f.Add(path+".forward", "dsr sends Ethernet frames: it needs device type afpacket; tunnel does the same through routers")
 		}
 	case dataplane.Tunnelled:
@@ -197,7 +235,7 @@ func (fm *farm) validateForward(f *conf.File, path string, first *node, d device
 		for _, a := range d.Addresses {
 			have = have || a.Is4() == v4
 		}
-		if !have {
+		if device && !have {
 			f.Add(path+".forward", "tunnel needs an address of the nodes' family in device.addresses, as the source of the outer packets")
 		}
 	case dataplane.Route:
@@ -207,8 +245,12 @@ func (fm *farm) validateForward(f *conf.File, path string, first *node, d device
 		f.Add(path+".locals", "want none with forward %v", fm.Forward)
 	}
 	for i, a := range fm.Locals {
-		if a.Is4() != v4 {
-			f.Add(fmt.Sprintf("%s.locals[%d]", path, i), "%v: want an address of the nodes' family", a)
+		switch at := fmt.Sprintf("%s.locals[%d]", path, i); {
+		case !a.IsValid():
+		case a.Is4() != v4:
+			f.Add(at, "%v: want an address of the nodes' family", a)
+		case !isHost(a):
+			f.Add(at, "%v: want an address of a host", a)
 		}
 	}
 	if fm.Forward != dataplane.Tunnelled && fm.Tunnel != nil {

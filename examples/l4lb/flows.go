@@ -33,8 +33,16 @@ func (x *flows) validate(f *conf.File, services []*service) {
 	if x.Collector.IsValid() && x.Collector.Port() == 0 {
 		f.Add("flow-export.collector", "%v: want a port from 1 to 65535", x.Collector)
 	}
-	if x.Sample < 0 {
-		f.Add("flow-export.sample", "%d: want 1 or more", x.Sample)
+	if x.Sample < 0 || x.Sample > 1<<30 {
+		f.Add("flow-export.sample", "%d: want 1 to %d", x.Sample, 1<<30)
+	}
+	for _, d := range []struct {
+		key   string
+		value time.Duration
+	}{{"active", x.Active}, {"inactive", x.Inactive}} {
+		if d.value < 0 {
+			f.Add("flow-export."+d.key, "%v: want a positive duration", d.value)
+		}
 	}
 }
 

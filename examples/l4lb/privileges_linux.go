@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -32,6 +33,7 @@ func dropPrivileges() error {
 	if err != nil {
 		return err
 	}
+	signal.Ignore(syscall.SIGHUP) // until the program listens to it again: the file is read after that anyway
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for c := range uintptr(64) {

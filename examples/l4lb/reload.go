@@ -6,8 +6,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -34,7 +36,7 @@ func (in *instance) reload() error {
 // apply puts c in force, or nothing of it; in.mu is held.
 func (in *instance) apply(c *config) error {
 	if fixed := fixedChanges(in.conf, c); len(fixed) > 0 {
-		return fmt.Errorf("%v cannot change while running; restart for that", fixed)
+		return fmt.Errorf("%s cannot change while running; restart for that", strings.Join(fixed, ", "))
 	}
 	steps, commit, err := in.steps(c)
 	if err != nil {
@@ -177,20 +179,20 @@ func (in *instance) adviseChanged(name string, old, fm *farm) {
 	}
 }
 
-// fixedChanges names what c has otherwise and cannot change while running.
+// fixedChanges names what c has otherwise and cannot change while running. A default that is written out is no change.
 func fixedChanges(old, c *config) (names []string) {
-	for _, x := range []struct {
-		name string
-		a, b any
-	}{
-		{"device", old.Device, c.Device}, {"sessions", old.Sessions, c.Sessions}, {"associations", old.Associations, c.Associations}, {"foreign", old.Foreign, c.Foreign},
-		{"ping-nodes", old.PingNodes, c.PingNodes}, {"admin", old.Admin, c.Admin}, {"state", old.State, c.State},
-	} {
-		if fmt.Sprint(x.a) != fmt.Sprint(x.b) {
-			names = append(names, x.name)
-		}
+	for _, x := range conf.Diff(old.fixed(), c.fixed()) {
+		key, _, _ := strings.Cut(x[2:], ":")
+		names = append(names, key)
 	}
 	return names
+}
+
+// fixed is the part of the configuration that cannot change while running.
+func (c *config) fixed() config {
+	x := config{Device: c.Device, Sessions: c.Sessions, Associations: c.Associations, Foreign: c.Foreign, PingNodes: c.PingNodes, Admin: c.Admin, State: c.State}
+	x.State.File = c.State.path()
+	return x
 }
 
 // union returns what is in a or b.

@@ -19,6 +19,7 @@ import (
 // instance is a running balancer.
 type instance struct {
 	file    string
+	watcher *conf.Watcher
 	log     *slog.Logger
 	plane   *dataplane.Plane
 	roster  *healthcheck.Roster
@@ -53,11 +54,13 @@ type runOptions struct {
 
 // run balances until ctx is done.
 func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (err error) {
+	watcher := conf.NewWatcher(file) // before the file is read, so that no change of it is missed
+	defer watcher.Close()
 	c, err := load(file)
 	if err != nil {
 		return err
 	}
-	in := &instance{file: file, log: log, conf: c, pools: newPools(nil), notify: sdnotify.New(), started: time.Now(), loaded: time.Now(), wishes: wishes{}}
+	in := &instance{file: file, watcher: watcher, log: log, conf: c, pools: newPools(nil), notify: sdnotify.New(), started: time.Now(), loaded: time.Now(), wishes: wishes{}}
 	saved := in.readState()
 	if saved != nil {
 		in.wishes = saved.Wishes
@@ -135,7 +138,7 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	background("state", in.keepState)
 	background("watchdog", in.watchdog)
 	log.Info("balancing", "file", file, "services", len(c.Services), "farms", len(c.Farms), "admin", c.Admin.socket(), "version", version())
-	in.tell(sdnotify.Ready, fmt.Sprintf("STATUS=%d services, %d farms", len(c.Services), len(c.Farms)))
+	in.tell(sdnotify.Ready, in.statusLine())
 	if opt.ready != nil {
 		opt.ready(in)
 	}
@@ -178,12 +181,23 @@ func (in *instance) watchdog(ctx context.Context) error {
 
 // watch reads the file again on SIGHUP and whenever it has changed.
 func (in *instance) watch(ctx context.Context) error {
-	conf.Watch(ctx, in.file, func() {
+	in.watcher.Run(ctx, func() {
 		in.tell(sdnotify.Reloading())
 		_ = in.reload() // it has been logged
-		in.tell(sdnotify.Ready)
+		in.tell(sdnotify.Ready, in.statusLine())
 	})
 	return nil
+}
+
+// statusLine is what the service manager shows of the balancer.
+func (in *instance) statusLine() string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	line := fmt.Sprintf("STATUS=%d services, %d farms", len(in.conf.Services), len(in.conf.Farms))
+	if in.reloadError != "" {
+		line += "; the last reload was refused"
+	}
+	return line
 }
 
 // wish asks something of a node: nil is what the file says.

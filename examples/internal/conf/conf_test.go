@@ -98,15 +98,33 @@ func TestRestTakesWhatIsUnknown(t *testing.T) {
 
 func TestWhatIsNoYAML(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                    "1:1: the file is empty",
-		"a: [":                "did not find",
-		"version: 1\n---\n{}": "a second document",
-		"- 1":                 `a list: want keys and values`,
-		"version:":            "version: nothing: want a whole number",
+		"":                      "1:1: the file is empty",
+		"a: [":                  "did not find",
+		"version: 1\n---\n{}":   "3:1: a second document",
+		"version: 1\n---\na: [": "4:1: did not find",
+		"version: 1\n...\n\t%":  "3:1: found",
+		"naem: 1\n--- 'x":       "did not find",
+		"- 1":                   `a list: want keys and values`,
+		"version:":              "version: nothing: want a whole number",
 	} {
 		_, err := Decode([]byte(in), &sample{})
 		require.ErrorContains(t, err, want, in)
 	}
+}
+
+func TestFaultsOfKeysAndWhatIsBelow(t *testing.T) {
+	var s sample
+	f, err := Decode([]byte("version: 1\nfarms:\n  a: {weight: 1}\n  ab: {weight: 300}\n"), &s)
+	require.EqualError(t, err, `4:16: farms.ab.weight: "300": want a whole number from 0 to 255`)
+	f.AddKey("farms.a", "is too short")
+	f.AddKey("farms.a", "is too short")
+	f.Add("farms.a.weight", "is too light")
+	require.EqualError(t, f.Err(), "3:3: farms.a: is too short\n3:15: farms.a.weight: is too light\n"+err.Error())
+	for path, want := range map[string]bool{"": true, "farms": true, "farms.a": true, "farms.a.weight": true, "farms.ab": true, "version": false, "farm": false, "farms.b": false} {
+		require.Equal(t, want, f.Faulty(path), path)
+	}
+	require.True(t, f.Given("farms.a"))
+	require.False(t, f.Given("farms.b"))
 }
 
 func TestSchemaAndReference(t *testing.T) {

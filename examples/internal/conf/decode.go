@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -38,7 +39,8 @@ func (f *Fault) Error() string {
 
 // A File is a decoded file, which can tell where a path stands.
 type File struct {
-	nodes  map[string]*yaml.Node
+	nodes  map[string]*yaml.Node // values
+	keys   map[string]*yaml.Node
 	faults []*Fault
 }
 
@@ -48,7 +50,7 @@ const maxNodes = 1 << 20
 // Decode reads data into v, a pointer to a struct. The error joins all [Fault]s, in the order of the
 // file. The File is returned even then.
 func Decode(data []byte, v any) (*File, error) {
-	f := &File{nodes: map[string]*yaml.Node{}}
+	f := &File{nodes: map[string]*yaml.Node{}, keys: map[string]*yaml.Node{}}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
@@ -56,26 +58,32 @@ func Decode(data []byte, v any) (*File, error) {
 			f.faults = append(f.faults, &Fault{1, 1, "", "the file is empty"})
 			return f, f.Err()
 		}
-		// The parser knows the line only, in its text.
-		line, text := 1, strings.TrimPrefix(err.Error(), "yaml: ")
-		if rest, ok := strings.CutPrefix(text, "line "); ok {
-			if n, msg, ok := strings.Cut(rest, ": "); ok {
-				if l, err := strconv.Atoi(n); err == nil {
-					line, text = l, msg
-				}
-			}
-		}
-		f.faults = append(f.faults, &Fault{line, 1, "", text})
+		f.faults = append(f.faults, syntax(err))
 		return f, f.Err()
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); err == nil {
 		f.faults = append(f.faults, &Fault{second.Line, second.Column, "", "a second document: want one only"})
+	} else if !errors.Is(err, io.EOF) {
+		f.faults = append(f.faults, syntax(err))
 	}
 	if len(doc.Content) == 1 {
 		f.value(doc.Content[0], reflect.ValueOf(v).Elem(), "")
 	}
 	return f, f.Err()
+}
+
+// syntax is a fault of the parser, which knows the line only, in its text.
+func syntax(err error) *Fault {
+	line, text := 1, strings.TrimPrefix(err.Error(), "yaml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if n, msg, ok := strings.Cut(rest, ": "); ok {
+			if l, err := strconv.Atoi(n); err == nil {
+				line, text = l, msg
+			}
+		}
+	}
+	return &Fault{line, 1, "", text}
 }
 
 // Err joins the faults so far, in the order of the file.
@@ -93,25 +101,51 @@ func (f *File) Err() error {
 	return errors.Join(errs...)
 }
 
-// Add adds a fault at a path, or where its nearest parent stands.
+// Add adds a fault at a path, or where its nearest parent stands. What is wrong there already is not said twice.
 func (f *File) Add(path, format string, args ...any) {
-	at := path
-	for {
-		if n, ok := f.nodes[at]; ok {
-			f.faults = append(f.faults, &Fault{n.Line, n.Column, path, fmt.Sprintf(format, args...)})
+	f.add(f.nodes, path, fmt.Sprintf(format, args...))
+}
+
+// AddKey is Add for a fault of the key itself.
+func (f *File) AddKey(path, format string, args ...any) {
+	f.add(f.keys, path, fmt.Sprintf(format, args...))
+}
+
+func (f *File) add(nodes map[string]*yaml.Node, path, text string) {
+	if slices.ContainsFunc(f.faults, func(x *Fault) bool { return x.Path == path && x.Text == text }) {
+		return
+	}
+	for at := path; ; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
+		n, ok := nodes[at]
+		if !ok {
+			n, ok = f.nodes[at]
+		}
+		switch {
+		case ok:
+			f.fault(n, path, "%s", text)
+			return
+		case at == "":
+			f.faults = append(f.faults, &Fault{1, 1, path, text})
 			return
 		}
-		if at == "" {
-			f.faults = append(f.faults, &Fault{1, 1, path, fmt.Sprintf(format, args...)})
-			return
-		}
-		at = at[:max(0, strings.LastIndexAny(at, ".["))]
 	}
 }
 
-// Faulty reports whether something is wrong at a path itself, so that its value means nothing.
+// Given reports whether the file has a value at a path.
+func (f *File) Given(path string) bool { return f.nodes[path] != nil }
+
+// Object reports whether the file has keys and values at a path.
+func (f *File) Object(path string) bool {
+	n := f.nodes[path]
+	return n != nil && n.Kind == yaml.MappingNode
+}
+
+// Faulty reports whether something is wrong at a path or below it, so that its value means nothing.
 func (f *File) Faulty(path string) bool {
-	return slices.ContainsFunc(f.faults, func(x *Fault) bool { return x.Path == path })
+	return slices.ContainsFunc(f.faults, func(x *Fault) bool {
+		rest, below := strings.CutPrefix(x.Path, path)
+		return below && (path == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
 }
 
 func (f *File) fault(n *yaml.Node, path, format string, args ...any) {
@@ -177,11 +211,23 @@ func (f *File) text(n *yaml.Node, v reflect.Value, path string) {
 	if !ok {
 		return
 	}
-	if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)); err != nil {
+	to := v.Addr().Interface().(encoding.TextUnmarshaler)
+	err := to.UnmarshalText([]byte(s))
+	if err == nil {
+		return
+	}
+	switch to.(type) {
+	case *netip.Addr:
+		f.fault(n, path, "%q: want an address such as 192.0.2.1 or 2001:db8::1", s)
+	case *netip.AddrPort:
+		f.fault(n, path, "%q: want an address and port such as 192.0.2.1:443 or [2001:db8::1]:443", s)
+	case *netip.Prefix:
+		f.fault(n, path, "%q: want a network such as 192.0.2.0/24 or 2001:db8::/64", s)
+	default:
 		// Errors of the library begin with the name of its package.
 		text := err.Error()
 		if p, rest, ok := strings.Cut(text, ": "); ok && !strings.ContainsAny(p, " \"") {
-			text = rest
+			text = strings.TrimPrefix(rest, "invalid: ")
 		}
 		f.fault(n, path, "%s", text)
 	}
@@ -276,6 +322,7 @@ func (f *File) pairs(n *yaml.Node, path string, do func(key, value *yaml.Node, a
 			continue
 		}
 		seen[k.Value] = k.Line
+		f.keys[at] = k
 		do(k, n.Content[i+1], at)
 	}
 }
@@ -302,7 +349,7 @@ func (f *File) object(n *yaml.Node, v reflect.Value, path string) {
 			for j := range fields {
 				names[j] = fields[j].name
 			}
-			f.fault(key, at, "unknown key; %s", suggest(key.Value, names))
+			f.fault(key, at, "unknown key; %s", Nearest(key.Value, names))
 			return
 		}
 		given[key.Value] = true
@@ -318,8 +365,8 @@ func (f *File) object(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// suggest names the nearest known key, or all of them.
-func suggest(key string, known []string) string {
+// Nearest names the known word that is nearest to one that is not known, or all of them.
+func Nearest(key string, known []string) string {
 	best, least := "", 3
 	for _, k := range known {
 		if d := distance(key, k); d < least {

@@ -22,12 +22,14 @@ func schema(t reflect.Type) map[string]any {
 	if names := enumOf(t); len(names) > 0 {
 		return map[string]any{"enum": names}
 	}
+	// What is read as a text may look like another scalar.
+	text := []string{"string", "number", "boolean"}
 	if reflect.PointerTo(t).Implements(textType) {
-		return map[string]any{"type": []string{"string", "number"}}
+		return map[string]any{"type": text}
 	}
 	switch {
 	case t == durationType:
-		return map[string]any{"type": "string", "pattern": `^-?([0-9.]+(ns|us|µs|ms|s|m|h))+$|^0$`}
+		return map[string]any{"type": []string{"string", "number"}, "pattern": `^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)([0-9]*\.?[0-9]*(ns|us|µs|μs|ms|s|m|h))*$|^[-+]?0$`, "minimum": 0, "maximum": 0}
 	case t.Kind() == reflect.Struct:
 		props, required := map[string]any{}, []string{}
 		for _, f := range fieldsOf(t) {
@@ -49,9 +51,12 @@ func schema(t reflect.Type) map[string]any {
 	case t.Kind() == reflect.Bool:
 		return map[string]any{"type": "boolean"}
 	case t.Kind() == reflect.String:
-		return map[string]any{"type": "string"}
-	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
-		return map[string]any{"type": "integer"}
+		return map[string]any{"type": text}
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64:
+		most := uint64(1)<<(t.Bits()-1) - 1
+		return map[string]any{"type": "integer", "minimum": -int64(most) - 1, "maximum": most}
+	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
+		return map[string]any{"type": "integer", "minimum": 0, "maximum": ^uint64(0) >> (64 - t.Bits())}
 	}
 	return map[string]any{"type": "number"}
 }

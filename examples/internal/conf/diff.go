@@ -10,7 +10,8 @@ import (
 )
 
 // Diff lists what two values of one struct type have otherwise, by the paths of their keys: "+ path" is new, "- path" gone, "~ path: old -> new"
-// changed. Items of lists that have a name are told apart by it, so that their order does not matter.
+// changed. Items of lists that have a name are told apart by it, so that their order does not matter. A key that has the value of its tag default is
+// as good as not given.
 func Diff(old, now any) (changes []string) {
 	a, b := map[string]string{}, map[string]string{}
 	flatten(reflect.ValueOf(old), "", a)
@@ -72,7 +73,7 @@ func flatten(v reflect.Value, path string, to map[string]string) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for _, f := range fieldsOf(v.Type()) {
-			if x := v.FieldByIndex(f.index); !x.IsZero() {
+			if x := v.FieldByIndex(f.index); !x.IsZero() && !isDefault(x, f.def) {
 				flatten(x, below(f.name), to)
 			}
 		}
@@ -99,6 +100,25 @@ func flatten(v reflect.Value, path string, to map[string]string) {
 			to[path] = "[" + strings.Join(plain, ", ") + "]"
 		}
 	}
+}
+
+// isDefault reports whether a value is what its tag default says.
+func isDefault(v reflect.Value, def string) bool {
+	if def == "" {
+		return false
+	}
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return false
+		}
+		v = v.Elem()
+	}
+	if d, ok := v.Interface().(time.Duration); ok {
+		x, err := time.ParseDuration(def)
+		return err == nil && x == d
+	}
+	s, ok := textOf(v)
+	return ok && s == def
 }
 
 // nameOf returns the name of an item that has the key name.

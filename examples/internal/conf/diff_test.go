@@ -10,7 +10,7 @@ import (
 type named struct {
 	Name   string        `yaml:"name"`
 	Weight int           `yaml:"weight"`
-	Wait   time.Duration `yaml:"wait"`
+	Wait   time.Duration `yaml:"wait" default:"2m"`
 }
 
 type forest struct {
@@ -36,4 +36,16 @@ func TestDiff(t *testing.T) {
 		"- trees[b].wait: 1s", "~ trees[b].weight: 2 -> 3", "+ trees[c]", "+ trees[c].name: c",
 		"~ words: [p] -> [p, q]",
 	}, Diff(old, now))
+}
+
+func TestDefaultsWrittenOutAreNoChange(t *testing.T) {
+	type file struct {
+		Name string        `yaml:"name" default:"lb0"`
+		Size *int          `yaml:"size" default:"5"`
+		On   bool          `yaml:"on" default:"false"`
+		Wait time.Duration `yaml:"wait" default:"2m"`
+	}
+	five, six := 5, 6
+	require.Empty(t, Diff(file{}, file{"lb0", &five, false, 2 * time.Minute}))
+	require.Equal(t, []string{"+ name: lb1", "+ on: true", "+ size: 6", "+ wait: 1m0s"}, Diff(file{"lb0", &five, false, 0}, file{"lb1", &six, true, time.Minute}))
 }

@@ -37,26 +37,42 @@ func (e *fileError) Error() string {
 
 func (e *fileError) Unwrap() error { return e.err }
 
-// Watch calls do for each SIGHUP and whenever the file has changed, until ctx is done.
-func Watch(ctx context.Context, file string, do func()) {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	last := stampOf(file)
+// A Watcher notices SIGHUP, and changes of a file, from the moment it is made: one that is made before the file is first read misses nothing.
+type Watcher struct {
+	file string
+	last stamp
+	hup  chan os.Signal
+}
+
+// NewWatcher returns the Watcher of a file. From now on SIGHUP does not end the program, until Close.
+func NewWatcher(file string) *Watcher {
+	w := &Watcher{file: file, last: stampOf(file), hup: make(chan os.Signal, 1)}
+	signal.Notify(w.hup, syscall.SIGHUP)
+	return w
+}
+
+// Close stops watching.
+func (w *Watcher) Close() { signal.Stop(w.hup) }
+
+// Run calls do for each SIGHUP and whenever the file has changed, until ctx is done. SIGHUPs that come while do runs are one.
+func (w *Watcher) Run(ctx context.Context, do func()) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-hup:
+		case <-w.hup:
+			// It is read below: a change from now on is one more.
+			w.last = stampOf(w.file)
 		case <-t.C:
 			// A file that is gone for a moment is being written.
-			if s := stampOf(file); s == last || s == (stamp{}) {
+			s := stampOf(w.file)
+			if s == w.last || s == (stamp{}) {
 				continue
 			}
+			w.last = s
 		}
-		last = stampOf(file)
 		do()
 	}
 }
