@@ -94,7 +94,7 @@ func TestSchema(t *testing.T) {
 		require.NoError(t, schema.Validate(asJSON(t, text)), c)
 	}
 	// Faults of shape, which the rest of the fault's text tells from those of meaning.
-	shape := regexp.MustCompile(`unknown key|is missing; it says|want keys and values|want a (list|text|value)$|want a (whole )?number|want true or false|want a duration|want (one of \w+, \w+|tun or|ipfix or)`)
+	shape := regexp.MustCompile(`unknown key|is missing; it says|want keys and values|want a (list|text|value)$|want a (whole )?number|want true or false|want a duration|want (one of [\w-]+, [\w-]+|tun or|ipfix or)`)
 	rejected := 0
 	for _, c := range wrongFiles() {
 		bad := c.text()

@@ -100,8 +100,8 @@ func TestWhatIsNoYAML(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                      "1:1: the file is empty",
 		"a: [":                  "did not find",
-		"version: 1\n---\n{}":   "3:1: a second document",
-		"version: 1\n---\na: [": "4:1: did not find",
+		"version: 1\n---\n{}":   "2:1: a second document",
+		"version: 1\n---\na: [": "3:1: did not find",
 		"version: 1\n...\n\t%":  "3:1: found",
 		"naem: 1\n--- 'x":       "did not find",
 		"- 1":                   `a list: want keys and values`,
