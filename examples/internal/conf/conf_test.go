@@ -103,7 +103,7 @@ func TestWhatIsNoYAML(t *testing.T) {
 		"version: 1\n---\n{}":   "2:1: a second document",
 		"version: 1\n---\na: [": "3:1: did not find",
 		"version: 1\n...\n\t%":  "3:1: found",
-		"naem: 1\n--- 'x":       "did not find",
+		"naem: 1\n--- 'x":       "2:1: found unexpected end of stream",
 		"- 1":                   `a list: want keys and values`,
 		"version:":              "version: nothing: want a whole number",
 	} {
