@@ -13,14 +13,14 @@ import (
 // changed. Items of lists that have a name are told apart by it, so that their order does not matter. A key that has the value of its tag default is
 // as good as not given.
 func Diff(old, now any) (changes []string) {
-	a, b := map[string]string{}, map[string]string{}
+	a, b := flat{map[string]string{}, map[string]string{}}, flat{map[string]string{}, map[string]string{}}
 	flatten(reflect.ValueOf(old), "", a)
 	flatten(reflect.ValueOf(now), "", b)
 	paths := map[string]bool{}
-	for p := range a {
+	for p := range a.given {
 		paths[p] = true
 	}
-	for p := range b {
+	for p := range b.given {
 		paths[p] = true
 	}
 	sorted := make([]string, 0, len(paths))
@@ -29,8 +29,8 @@ func Diff(old, now any) (changes []string) {
 	}
 	slices.Sort(sorted)
 	for _, p := range sorted {
-		x, had := a[p]
-		y, has := b[p]
+		x, had := a.at(p)
+		y, has := b.at(p)
 		switch {
 		case had && !has:
 			changes = append(changes, strings.TrimRight("- "+p+": "+x, ": "))
@@ -50,8 +50,18 @@ func orNone(s string) string {
 	return s
 }
 
+// flat has the text of every key that is given, by its path. Defaults that are written out are known beside.
+type flat struct{ given, defaults map[string]string }
+
+func (f flat) at(path string) (text string, ok bool) {
+	if text, ok = f.given[path]; !ok {
+		text, ok = f.defaults[path]
+	}
+	return text, ok
+}
+
 // flatten notes the text of every key below v that is given.
-func flatten(v reflect.Value, path string, to map[string]string) {
+func flatten(v reflect.Value, path string, to flat) {
 	for v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return
@@ -60,7 +70,7 @@ func flatten(v reflect.Value, path string, to map[string]string) {
 	}
 	if s, ok := textOf(v); ok {
 		if s != "" {
-			to[path] = s
+			to.given[path] = s
 		}
 		return
 	}
@@ -73,13 +83,17 @@ func flatten(v reflect.Value, path string, to map[string]string) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for _, f := range fieldsOf(v.Type()) {
-			if x := v.FieldByIndex(f.index); !x.IsZero() && !isDefault(x, f.def) {
+			switch x := v.FieldByIndex(f.index); {
+			case x.IsZero():
+			case isDefault(x, f.def):
+				to.defaults[below(f.name)] = f.def
+			default:
 				flatten(x, below(f.name), to)
 			}
 		}
 	case reflect.Map:
 		for it := v.MapRange(); it.Next(); {
-			to[below(it.Key().String())] = "" // the item as such
+			to.given[below(it.Key().String())] = "" // the item as such
 			flatten(it.Value(), below(it.Key().String()), to)
 		}
 	case reflect.Slice:
@@ -88,7 +102,7 @@ func flatten(v reflect.Value, path string, to map[string]string) {
 			item := v.Index(i)
 			if name := nameOf(item); name != "" {
 				at := fmt.Sprintf("%s[%s]", path, name)
-				to[at] = ""
+				to.given[at] = ""
 				flatten(item, at, to)
 			} else if s, ok := textOf(item); ok {
 				plain = append(plain, s)
@@ -97,7 +111,7 @@ func flatten(v reflect.Value, path string, to map[string]string) {
 			}
 		}
 		if plain != nil {
-			to[path] = "[" + strings.Join(plain, ", ") + "]"
+			to.given[path] = "[" + strings.Join(plain, ", ") + "]"
 		}
 	}
 }

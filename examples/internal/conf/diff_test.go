@@ -47,5 +47,5 @@ func TestDefaultsWrittenOutAreNoChange(t *testing.T) {
 	}
 	five, six := 5, 6
 	require.Empty(t, Diff(file{}, file{"lb0", &five, false, 2 * time.Minute}))
-	require.Equal(t, []string{"+ name: lb1", "+ on: true", "+ size: 6", "+ wait: 1m0s"}, Diff(file{"lb0", &five, false, 0}, file{"lb1", &six, true, time.Minute}))
+	require.Equal(t, []string{"~ name: lb0 -> lb1", "+ on: true", "~ size: 5 -> 6", "+ wait: 1m0s"}, Diff(file{"lb0", &five, false, 0}, file{"lb1", &six, true, time.Minute}))
 }

@@ -296,7 +296,8 @@ $("#trace form").addEventListener("submit", async (e) => {
     const what = x.verdict === "dropped" ? `dropped: ${x.reason}` : x.verdict + (x.node ? ` to ${x.node}` : "");
     const at = new Date(x.time).toLocaleTimeString([], { hour12: false, fractionalSecondDigits: 3 });
     list.prepend(el("li", {}, el("details", {}, el("summary", {}, `${at} ${what}${x.service ? `, service ${x.service}` : ""}`), el("pre", { tabindex: "0" }, x.text))));
-    while (list.children.length > mostTraced) list.lastChild.remove();
+    // What somebody reads stays.
+    for (const old of [...list.children].slice(mostTraced)) if (!old.firstChild.open) old.remove();
   };
   let seen = 0;
   try {
