@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -116,6 +117,7 @@ type process struct {
 	file   string // its configuration
 	socket string // its admin socket, "" if its configuration names another
 	log    *rig.Log
+	env    []string // more variables of its environment
 	*rig.Process
 }
 
@@ -142,7 +144,8 @@ func (p *process) run(args ...string) {
 	p.t.Helper()
 	bin, err := built()
 	require.NoError(p.t, err)
-	p.Process = rig.Start(p.t, p.h.balancer, p.log, bin, append([]string{"run", p.file}, args...)...)
+	args = append(append(slices.Clone(p.env), bin, "run", p.file), args...)
+	p.Process = rig.Start(p.t, p.h.balancer, p.log, "env", args...)
 }
 
 // stop ends the process in good order.
