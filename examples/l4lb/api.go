@@ -169,7 +169,7 @@ type killReply struct {
 }
 
 type wishRequest struct {
-	Admin string `json:"admin" doc:"enabled, draining, sessions-shutdown or disabled; file: as the file says again."`
+	Admin string `json:"admin" enum:"enabled draining sessions-shutdown disabled file" doc:"enabled, draining, sessions-shutdown or disabled; file: as the file says again."`
 }
 
 type drainRequest struct {

@@ -125,13 +125,11 @@ func (in *instance) farms(r *statusReply, c *config, ps *pools, wish wishes) (us
 			_, asked := wish[full]
 			x := nodeReply{
 				Name: n.Name, Address: n.Address.String(), State: st.State, Up: st.Up, Admin: st.Node.Admin, Asked: asked, Backup: n.Backup,
-				Weight: max(0, cmp.Or(st.Node.Weight, 1)), Share: st.Share, Warmth: st.Warmth, Pressure: st.Pressure, Sessions: st.Sessions, Max: n.MaxSessions,
+				Weight: max(0, cmp.Or(st.Node.Weight, 1)), Share: st.Share, Warmth: st.Warmth, Pressure: st.Pressure, Sessions: st.Sessions,
 				Response: st.ResponseTime.Seconds(), Traffic: traffic(byID[id]), Health: in.health(fm, full),
 			}
 			said := in.agentOf(full)
-			if st.Advice.MaxSessions > 0 {
-				x.Max = st.Advice.MaxSessions
-			}
+			x.Max = limit(&st)
 			x.Agent = agentText(said)
 			x.Reason = in.reason(&x, full, said)
 			if st.State == steering.Available {
@@ -217,6 +215,9 @@ func (in *instance) reason(n *nodeReply, full string, said healthcheck.AgentRepo
 		if n.Warmth < 1 {
 			return fmt.Sprintf("slow start, at %.0f %% of its share", 100*n.Warmth)
 		}
+		if n.Pressure != steering.Normal {
+			return fmt.Sprintf("%v pressure halves its weight: %s", n.Pressure, pressed(n))
+		}
 		if n.Health.Checked {
 			return "its check passes"
 		}
@@ -255,7 +256,7 @@ func (in *instance) reason(n *nodeReply, full string, said healthcheck.AgentRepo
 	case steering.Recovering:
 		return "came up a short while ago"
 	case steering.UnderSeverePressure:
-		return "under severe pressure"
+		return "under severe pressure: " + pressed(n)
 	case steering.AtLimit:
 		return fmt.Sprintf("has %d of %d sessions", n.Sessions, n.Max)
 	}

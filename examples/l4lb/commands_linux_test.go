@@ -43,6 +43,9 @@ func TestCommands(t *testing.T) {
 	require.Contains(t, p.must("explain", "-src", "10.9.0.2:4000", "-dst", "10.9.100.1:80"), "v4/s")
 	require.Contains(t, p.must("explain", "-src", "10.9.0.2:4000", "-dst", "10.9.100.1:81"), "no-policy")
 
+	p.top(t)
+	p.completes(t)
+
 	// Nodes: by short names where there is no doubt, and over a reload.
 	out, err := p.l4lb("drain", "s1")
 	require.Error(t, err)
@@ -105,7 +108,7 @@ func TestCommands(t *testing.T) {
 	out, err = p.l4lb("diff", p.file, other)
 	require.Error(t, err)
 	require.Contains(t, out, "~ device.queues: 2 -> 1")
-	require.Contains(t, out, "device cannot change while running")
+	require.Contains(t, out, "device.queues cannot change while running")
 	require.Contains(t, p.must("setup", p.file), "ip route replace 10.9.100.1/32 dev lb0")
 
 	// A virtual address more, without a restart.

@@ -29,6 +29,7 @@ type farm struct {
 	Backup    steering.BackupRule `yaml:"backup-when" doc:"When backup nodes are used." default:"down-or-full"`
 	NoPreempt bool                `yaml:"no-preempt" doc:"Backups that took over keep new sessions after members came back." default:"false"`
 	Panic     int                 `yaml:"panic-percent" doc:"While fewer than this part of the members are up, health is not looked at; 0 is never." default:"0"`
+	Pressure  *pressure           `yaml:"pressure" doc:"From when on a node counts as pressed, and gets less or nothing new. Without it none does."`
 	Sticky    bool                `yaml:"sticky-over-limit" doc:"Known clients may exceed a node's limit." default:"false"`
 	HashBits  int                 `yaml:"hash-client-bits" doc:"For minmisses: how much of an IPv4 client's address counts, 24 or 32." default:"24"`
 	Seed      uint64              `yaml:"seed" doc:"Of hashes and turns; balancers that must agree share one." default:"0"`
@@ -206,6 +207,7 @@ func (fm *farm) validateSteering(f *conf.File, path string) {
 	}
 	_, err := clienttable.NewTimers(&clienttable.Ageing{Idle: fm.Ageing.Idle, SYN: fm.Ageing.SYN, Linger: fm.Ageing.Linger})
 	tell(f, path+".ageing", err, ageingKeys)
+	fm.Pressure.validate(f, path+".pressure")
 	var nodes []steering.Node
 	if !f.Faulty(path + ".nodes") {
 		nodes = fm.nodes("", nil)
@@ -263,6 +265,7 @@ func (fm *farm) config(ids *steering.IDs) *steering.Config {
 	return &steering.Config{
 		Metric: fm.Metric, IDs: ids, StartDown: fm.checked(), SlowStart: fm.SlowStart, RecoveryTime: fm.Recovery, Backup: fm.Backup,
 		NoPreempt: fm.NoPreempt, PanicPercent: fm.Panic, StickyOverLimit: fm.Sticky, ClientBits: fm.HashBits, Seed: fm.Seed,
+		Pressure: fm.Pressure.library(),
 	}
 }
 

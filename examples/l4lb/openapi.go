@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding"
+	"net/http"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -22,11 +24,8 @@ func openAPI() map[string]any {
 			done = content(jsonSchema(reflect.TypeOf(rt.reply), schemas))
 		}
 		op := map[string]any{
-			"summary": rt.summary,
-			"responses": map[string]any{
-				"200":     map[string]any{"description": "Done.", "content": done},
-				"default": map[string]any{"description": "Refused.", "content": problem},
-			},
+			"summary":     rt.summary,
+			"responses":   responses(rt.method, done, problem, rt.refused),
 			"operationId": strings.ToLower(rt.method) + strings.Map(letters, rt.path),
 		}
 		var params []any
@@ -50,12 +49,21 @@ func openAPI() map[string]any {
 		at[strings.ToLower(rt.method)] = op
 	}
 	ok := content(jsonSchema(reflect.TypeFor[okReply](), schemas))
-	for path, summary := range map[string]string{"/healthz": "Whether the program runs", "/readyz": "Whether it can serve"} {
-		paths[path] = map[string]any{"get": map[string]any{"summary": summary, "operationId": "get" + strings.Map(letters, path), "responses": map[string]any{
-			"200": map[string]any{"description": "Yes.", "content": ok}, "503": map[string]any{"description": "No.", "content": ok}}}}
+	text := map[string]any{"schema": map[string]any{"type": "string"}}
+	for _, x := range []struct {
+		path, summary string
+		done          map[string]any
+	}{
+		{"/healthz", "Whether the program runs", ok}, {"/readyz", "Whether it can serve", ok},
+		{"/metrics", "Metrics for Prometheus", map[string]any{"text/plain": text}},
+		{"/openapi.json", "This description", content(map[string]any{"type": "object"})},
+	} {
+		answers := responses("GET", x.done, problem, nil)
+		if x.path == "/readyz" {
+			answers["503"] = map[string]any{"description": "No; text says why.", "content": ok}
+		}
+		paths[x.path] = map[string]any{"get": map[string]any{"summary": x.summary, "operationId": "get" + strings.Map(letters, x.path), "responses": answers}}
 	}
-	paths["/metrics"] = map[string]any{"get": map[string]any{"summary": "Metrics for Prometheus", "operationId": "getMetrics", "responses": map[string]any{
-		"200": map[string]any{"description": "Metrics.", "content": map[string]any{"text/plain": map[string]any{"schema": map[string]any{"type": "string"}}}}}}}
 	return map[string]any{
 		"openapi": "3.1.0",
 		"info": map[string]any{
@@ -66,6 +74,26 @@ func openAPI() map[string]any {
 		"paths":      paths,
 		"components": map[string]any{"schemas": schemas, "securitySchemes": map[string]any{"token": map[string]any{"type": "http", "scheme": "bearer"}}},
 	}
+}
+
+// responses are the answers of an operation: those of the guard among them.
+func responses(method string, done, problem map[string]any, refused []int) map[string]any {
+	all := map[string]any{"200": map[string]any{"description": "Done.", "content": done}}
+	refused = append([]int{http.StatusUnauthorized, http.StatusForbidden}, refused...)
+	if method != http.MethodGet {
+		refused = append(refused, http.StatusUnsupportedMediaType)
+	}
+	for _, code := range refused {
+		all[strconv.Itoa(code)] = map[string]any{"description": map[int]string{
+			http.StatusBadRequest:           "The query or the body is wrong.",
+			http.StatusUnauthorized:         "Over TCP: the token is missing or wrong.",
+			http.StatusForbidden:            "The request comes from a page of another site, or is for another host.",
+			http.StatusNotFound:             "There is no such node.",
+			http.StatusConflict:             "The file is refused; the old configuration stays in force.",
+			http.StatusUnsupportedMediaType: "The header Content-Type: application/json is missing.",
+		}[code], "content": problem}
+	}
+	return all
 }
 
 func letters(r rune) rune {
@@ -104,6 +132,9 @@ func jsonSchema(t reflect.Type, schemas map[string]any) map[string]any {
 			key, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
 			s := jsonSchema(f.Type, schemas)
 			s["description"] = f.Tag.Get("doc")
+			if words := f.Tag.Get("enum"); words != "" {
+				s["enum"] = strings.Fields(words)
+			}
 			props[key] = s
 			if opts == "" {
 				required = append(required, key)

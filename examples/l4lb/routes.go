@@ -18,7 +18,8 @@ import (
 type route struct {
 	method, path, summary string
 	query                 []param
-	body, reply           any // values of the types of body and reply
+	body, reply           any   // values of the types of body and reply
+	refused               []int // statuses of refusals, besides the guard's
 	do                    func(in *instance, w http.ResponseWriter, r *http.Request) (any, error)
 }
 
@@ -33,13 +34,13 @@ var sessionParams = []param{
 
 func routes() []route {
 	return []route{
-		{"GET", "/api/v1/status", "Everything there is to know at a glance", nil, nil, statusReply{}, func(in *instance, _ http.ResponseWriter, _ *http.Request) (any, error) {
+		{"GET", "/api/v1/status", "Everything there is to know at a glance", nil, nil, statusReply{}, nil, func(in *instance, _ http.ResponseWriter, _ *http.Request) (any, error) {
 			return in.status(), nil
 		}},
-		{"GET", "/api/v1/sessions", "Sessions that match", append(sessionParams, param{"limit", "How many to list; default 100, 0 counts only."}), nil, sessionsReply{}, (*instance).getSessions},
-		{"DELETE", "/api/v1/sessions", "End the sessions that match; without a filter it wants all=1", append(sessionParams, param{"all", "1 for all sessions."}), nil, killReply{}, (*instance).deleteSessions},
-		{"PUT", "/api/v1/nodes/{farm}/{node}", "Drain, disable or enable a node; it holds over reloads and restarts, until the file says something new", nil, wishRequest{}, nodeReply{}, (*instance).putNode},
-		{"PUT", "/api/v1/drain", "Have the whole balancer take no new sessions, or take them again", nil, drainRequest{}, okReply{}, func(in *instance, _ http.ResponseWriter, r *http.Request) (any, error) {
+		{"GET", "/api/v1/sessions", "Sessions that match", append(sessionParams, param{"limit", "How many to list; default 100, 0 counts only."}), nil, sessionsReply{}, []int{400}, (*instance).getSessions},
+		{"DELETE", "/api/v1/sessions", "End the sessions that match; without a filter it wants all=1", append(sessionParams, param{"all", "1 for all sessions."}), nil, killReply{}, []int{400}, (*instance).deleteSessions},
+		{"PUT", "/api/v1/nodes/{farm}/{node}", "Drain, disable or enable a node; it holds over reloads and restarts, until the file says something new", nil, wishRequest{}, nodeReply{}, []int{400, 404}, (*instance).putNode},
+		{"PUT", "/api/v1/drain", "Have the whole balancer take no new sessions, or take them again", nil, drainRequest{}, okReply{}, []int{400}, func(in *instance, _ http.ResponseWriter, r *http.Request) (any, error) {
 			var want drainRequest
 			if err := readJSON(r, &want); err != nil {
 				return nil, err
@@ -47,10 +48,10 @@ func routes() []route {
 			in.drain(want.On)
 			return okReply{OK: true}, nil
 		}},
-		{"GET", "/api/v1/explain", "What would become of the first packet of a flow now, and why", []param{{"src", "Client's address and port."}, {"dst", "Virtual address and port."}, {"protocol", "tcp, udp, icmp or a number; default tcp."}}, nil, explainReply{}, (*instance).getExplain},
-		{"GET", "/api/v1/capture", "Packets as they come, in the pcapng format, each with what became of it", append(watchParams, param{"packets", "Most packets; default 10,000."}, param{"snaplen", "Most octets of a packet."}), nil, nil, (*instance).getCapture},
-		{"GET", "/api/v1/trace", "Explanations of packets as they are forwarded, a JSON object a line", watchParams, nil, tracedReply{}, (*instance).getTrace},
-		{"POST", "/api/v1/reload", "Read the configuration file again", nil, nil, okReply{}, func(in *instance, _ http.ResponseWriter, r *http.Request) (any, error) {
+		{"GET", "/api/v1/explain", "What would become of the first packet of a flow now, and why", []param{{"src", "Client's address and port."}, {"dst", "Virtual address and port."}, {"protocol", "tcp, udp, icmp or a number; default tcp."}}, nil, explainReply{}, []int{400}, (*instance).getExplain},
+		{"GET", "/api/v1/capture", "Packets as they come, in the pcapng format, each with what became of it", append(watchParams, param{"packets", "Most packets; default 10,000."}, param{"snaplen", "Most octets of a packet."}), nil, nil, []int{400}, (*instance).getCapture},
+		{"GET", "/api/v1/trace", "Explanations of packets as they are forwarded, a JSON object a line", watchParams, nil, tracedReply{}, []int{400}, (*instance).getTrace},
+		{"POST", "/api/v1/reload", "Read the configuration file again", nil, nil, okReply{}, []int{409}, func(in *instance, _ http.ResponseWriter, r *http.Request) (any, error) {
 			if err := in.reload(); err != nil {
 				return nil, &requestError{http.StatusConflict, fmt.Errorf("the old configuration stays in force: %w", err)}
 			}

@@ -137,6 +137,7 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	background("reload", in.watch)
 	background("state", in.keepState)
 	background("watchdog", in.watchdog)
+	background("pressure", in.press)
 	log.Info("balancing", "file", file, "services", len(c.Services), "farms", len(c.Farms), "admin", c.Admin.socket(), "version", version())
 	in.tell(sdnotify.Ready, in.statusLine())
 	if opt.ready != nil {
