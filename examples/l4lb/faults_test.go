@@ -34,7 +34,7 @@ func wrongFiles() []wrongFile {
 		{"port: 80,", "port: 90-80,", []string{`8:55: services[0].port: ports "90-80": want any, a port like 80, or a range like 8000-8080, from 0 to 65535`}},
 		{"protocol: tcp, ", "protocol: icmp, ", []string{"8:56: services[0].port: ports 80: protocol icmp has none; want tcp, udp, udplite, dccp, sctp or any"}},
 		{"nodes:", "check: {method: htpt}\n    nodes:", []string{`5:21: farms.web.check.method: method "htpt": want one of none, icmp, tcp, udp, ftp, smtp, nntp, pop3, imap4, telnet, http, ssl, ssl-complete, ldap, rtsp, mms, pnm, dns, radius, tftp, grpc, redis, mysql, postgresql, script, command, agent`}},
-		{"nodes:", "check: {path: /x}\n    nodes:", []string{"5:19: farms.web.check.path: does not go with method tcp, but with http, ssl-complete, command"}},
+		{"nodes:", "check: {method: tcp, path: /x}\n    nodes:", []string{"5:32: farms.web.check.path: does not go with method tcp, but with http, ssl-complete, command"}},
 		{"nodes:", "check: {interval: 1ms}\n    nodes:", []string{"5:23: farms.web.check.interval: 1ms: want 10ms to 24h"}},
 		{"nodes:", "check: {method: radius}\n    nodes:", []string{"5:12: farms.web.check.secret: none: want the secret shared with the server"}},
 		{"nodes:", "metric: best\n    nodes:", []string{`5:13: farms.web.metric: metric "best": want one of leastconns, roundrobin, cyclic, weightedcyclic, smoothcyclic, bandwidth, response, hash, minmisses, phash, maglev, capacity, randomtwo`}},

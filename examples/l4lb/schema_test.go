@@ -162,7 +162,7 @@ func TestDefaultsAreTrue(t *testing.T) {
 		"foreign": dataplane.Foreign(0), "device.type": deviceType(0), "device.name": device{}.name(), "state.every": state{}.interval(), "admin.socket": admin{}.socket(),
 		"farms.NAME.check.interval": healthcheck.DefaultInterval, "farms.NAME.check.rise": healthcheck.DefaultRise, "farms.NAME.check.fall": healthcheck.DefaultFall,
 		"elements.NAME.interval": healthcheck.DefaultInterval, "farms.NAME.agent.interval": healthcheck.DefaultInterval,
-		"farms.NAME.check.method": (&check{}).method(), "farms.NAME.metric": farm{}.Metric, "farms.NAME.mode": farm{}.Mode, "farms.NAME.forward": farm{}.Forward,
+		"farms.NAME.metric": farm{}.Metric, "farms.NAME.mode": farm{}.Mode, "farms.NAME.forward": farm{}.Forward,
 		"farms.NAME.backup-when": farm{}.Backup, "farms.NAME.tunnel.kind": tunnel{}.Kind, "farms.NAME.nodes[].admin": node{}.Admin,
 		"farms.NAME.ageing.idle": clienttable.DefaultTTL, "farms.NAME.ageing.syn": clienttable.DefaultSYN, "farms.NAME.ageing.linger": clienttable.DefaultLinger,
 		"services[].lost-session": service{}.Lost, "services[].protocol": service{}.Protocol, "services[].port": service{}.Port, "services[].clients": service{}.Clients,
