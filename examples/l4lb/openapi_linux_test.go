@@ -110,7 +110,7 @@ func TestOpenAPI(t *testing.T) {
 	selfSigned(t, cert, key)
 	require.NoError(t, os.WriteFile(token, []byte(pageToken), 0o600))
 	doors := fmt.Sprintf("{socket: SOCKET, listen: '127.0.0.1:9443', certificate: %s, key: %s, token-file: %s}", cert, key, token)
-	text := strings.NewReplacer("{socket: none}", doors+"\nelements: {db: {target: '10.9.1.2:8080', interval: 200ms, timeout: 10s}}",
+	text := strings.NewReplacer("{socket: none}", doors+"\nelements: {db: {target: '10.9.1.2:8080', interval: 200ms, timeout: 10s}, gone: {target: '10.9.1.2:9', interval: 200ms, fall: 1}}",
 		"    check:", "    forward: fullnat\n    locals: [10.9.101.1]\n    agent: {port: 9999, interval: 200ms, timeout: 10s}\n    check:").Replace(fmt.Sprintf(labFile, "tun", "e1, e2"))
 	p := h.start(t, text)
 	p.ready()
@@ -174,6 +174,7 @@ func TestOpenAPI(t *testing.T) {
 	p.write(strings.Replace(text, "version: 1", "version: 9", 1))
 	p.eventually("a refused reload is told", func() bool { return p.status().Config.Error != "" })
 	p.eventually("a drop is told", func() bool { return len(p.status().Drops) > 0 })
+	p.eventually("a failed check is told", func() bool { return p.status().Elements[1].Health.Note != "" })
 	p.eventually("the agents are told of", func() bool { return p.status().Farms[0].Nodes[0].Agent != "" })
 
 	for _, x := range []struct{ method, path, query, body string }{
