@@ -26,6 +26,7 @@ type browser struct {
 	next    int
 	session string
 	events  []event
+	asked   []string // by dialogs, which are answered yes
 }
 
 type event struct {
@@ -91,6 +92,9 @@ func (b *browser) call(method string, params map[string]any) map[string]any {
 		require.NoError(b.t, json.Unmarshal(raw[:len(raw)-1], &m))
 		if m.ID != b.next {
 			b.events = append(b.events, m.event)
+			if m.Method == "Page.javascriptDialogOpening" { // it holds up the page, and the answer to this call
+				b.answer(m.Params)
+			}
 			continue
 		}
 		if m.Error != nil {
@@ -98,6 +102,45 @@ func (b *browser) call(method string, params map[string]any) map[string]any {
 		}
 		return m.Result
 	}
+}
+
+// answer says yes to a dialog. What comes of that comes among the events.
+func (b *browser) answer(opening json.RawMessage) {
+	b.t.Helper()
+	var p struct{ Message string }
+	require.NoError(b.t, json.Unmarshal(opening, &p))
+	b.asked = append(b.asked, p.Message)
+	raw, err := json.Marshal(map[string]any{"id": 1 << 30, "method": "Page.handleJavaScriptDialog", "params": map[string]any{"accept": true}, "sessionId": b.session})
+	require.NoError(b.t, err)
+	_, err = b.in.Write(append(raw, 0))
+	require.NoError(b.t, err)
+}
+
+// tabs goes through the page by the Tab key, from its beginning, and returns what it meets: the labels or texts of elements, in order.
+func (b *browser) tabs() {
+	b.t.Helper()
+	count := int(b.eval(`(() => {
+  window.stops = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")].filter((e) => e.checkVisibility());
+  return stops.length;
+})()`).(float64))
+	require.Greater(b.t, count, 30)
+	for i := range count {
+		b.key("Tab", "")
+		require.EqualValues(b.t, i, b.eval("stops.indexOf(document.activeElement)"), "Tab meets the elements in the order of the page: %v", b.eval("document.activeElement.outerHTML.slice(0, 200)"))
+		require.Equal(b.t, true, b.eval(`(() => { const s = getComputedStyle(document.activeElement); return s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2; })()`), "the focus is seen")
+	}
+}
+
+// tabTo presses Tab until an element that is described by a condition on e has the focus.
+func (b *browser) tabTo(condition string) {
+	b.t.Helper()
+	for range 200 {
+		b.key("Tab", "")
+		if b.eval("((e) => "+condition+")(document.activeElement)") == true {
+			return
+		}
+	}
+	require.FailNow(b.t, "Tab does not lead there", condition)
 }
 
 // eval evaluates an expression in the page, and what it promises.

@@ -110,7 +110,7 @@ func TestOpenAPI(t *testing.T) {
 	selfSigned(t, cert, key)
 	require.NoError(t, os.WriteFile(token, []byte(pageToken), 0o600))
 	doors := fmt.Sprintf("{socket: SOCKET, listen: '127.0.0.1:9443', certificate: %s, key: %s, token-file: %s}", cert, key, token)
-	text := strings.NewReplacer("{socket: none}", doors+"\nelements: {db: {target: '10.9.1.2:8080', interval: 200ms, timeout: 10s}, gone: {target: '10.9.1.2:9', interval: 200ms, fall: 1}}",
+	text := strings.NewReplacer("  v6:\n", "  v6:\n    policy: NOT gone AND db\n", "{socket: none}", doors+"\nelements: {db: {target: '10.9.1.2:8080', interval: 200ms, timeout: 10s}, gone: {target: '10.9.1.2:9', interval: 200ms, fall: 1}}",
 		"    check:", "    forward: fullnat\n    locals: [10.9.101.1]\n    agent: {port: 9999, interval: 200ms, timeout: 10s}\n    check:").Replace(fmt.Sprintf(labFile, "tun", "e1, e2"))
 	p := h.start(t, text)
 	p.ready()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,7 +26,8 @@ func TestPage(t *testing.T) {
 	selfSigned(t, cert, key)
 	require.NoError(t, os.WriteFile(token, []byte(pageToken+"\n"), 0o600))
 	tcp := fmt.Sprintf("{socket: SOCKET, listen: '127.0.0.1:9443', certificate: %s, key: %s, token-file: %s}", cert, key, token)
-	p := h.start(t, strings.Replace(fmt.Sprintf(labFile, "tun", "e1, e2"), "{socket: none}", tcp, 1))
+	// One session of many is pressure here.
+	p := h.start(t, strings.NewReplacer("{socket: none}", tcp, "    check:", "    pressure: {sessions: {high: 0.000001}}\n    check:", `8080"}`, `8080", max-sessions: 1000000}`).Replace(fmt.Sprintf(labFile, "tun", "e1, e2")))
 	p.ready()
 	requests := h.traffic(t, "10.9.100.1")
 
@@ -41,10 +43,26 @@ func TestPage(t *testing.T) {
 	b.until("the chart moves", "/now \\d/.test(document.querySelector('#c-sessions').getAttribute('aria-label')) && !/now 0\\/s/.test(document.querySelector('#c-sessions').getAttribute('aria-label')) && document.querySelector('#c-sessions .l1').getAttribute('d').includes('L')")
 	b.until("shares are shown", "/got (4\\d|5\\d|60) %/.test(document.querySelector('.share').getAttribute('aria-label'))")
 
-	// By the keyboard alone: drain a node, see traffic move, enable it again.
-	card := `[...document.querySelectorAll('.node')].find((n) => n.innerText.startsWith('s1'))`
-	b.eval(card + `.querySelector('[aria-label="Drain node s1 of farm v4"]').focus()`)
+	// From the beginning of the page the keyboard meets everything in order, and skips to the content.
+	b.goTo(base)
+	b.until("ready", "document.querySelector('#state').textContent === 'ready'")
+	b.tabs()
+	b.goTo("about:blank")
+	b.goTo(base)
+	b.until("ready", "document.querySelector('#state').textContent === 'ready'")
+	b.key("Tab", "")
+	require.Equal(t, "skip", b.eval("document.activeElement.className"))
 	b.key("Enter", "\r")
+	b.until("the content has the focus", "document.activeElement === document.querySelector('#main')")
+
+	// By the keyboard alone: drain a node, see traffic move, disable it, enable it again.
+	card := `[...document.querySelectorAll('.node')].find((n) => n.innerText.startsWith('s1'))`
+	button := func(what string) {
+		b.tabTo(fmt.Sprintf("e.getAttribute('aria-label') === '%s node s1 of farm v4'", what))
+		b.key("Enter", "\r")
+	}
+	b.until("pressure is shown", card+".querySelector('.badge').textContent === 'up, pressure high' && "+card+".innerText.includes('high pressure halves its weight')")
+	button("Drain")
 	b.until("the node drains", card+".querySelector('.badge').textContent === 'draining' && "+card+".innerText.includes('asked over the admin interface')")
 	b.until("it is announced", "document.querySelector('#live').textContent.startsWith('Drain v4/s1: draining')")
 	b.until("the focus stays in the card", card+".contains(document.activeElement)")
@@ -54,9 +72,27 @@ func TestPage(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "server 2", body)
 	}
-	b.eval(card + `.querySelector('[aria-label="Enable node s1 of farm v4"]').focus()`)
-	b.key("Enter", "\r")
-	b.until("the node takes part", card+".querySelector('.badge').textContent === 'up'")
+	require.Empty(t, b.asked)
+	button("Disable")
+	b.until("the node is disabled", card+".querySelector('.badge').textContent === 'disabled'")
+	require.Equal(t, []string{"Disable v4/s1? Its sessions end."}, b.asked)
+	b.until("it is announced", "document.querySelector('#live').textContent.startsWith('Disable v4/s1: disabled')")
+	require.EqualValues(t, "disabled", p.status().Farms[0].Nodes[0].State.String())
+	b.until("the focus stays in the card", card+".contains(document.activeElement)")
+	button("Enable")
+	b.until("the node takes part", card+".querySelector('.badge').textContent.startsWith('up')")
+
+	// Drops by reason, with their rate.
+	stray, err := h.client.DialContext(t.Context(), "udp", "10.9.100.1:81")
+	require.NoError(t, err)
+	defer stray.Close()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		_, _ = stray.Write([]byte("x"))
+		if b.eval("[...document.querySelectorAll('#drops tbody tr')].some((r) => r.cells[0].innerText === 'no-policy' && r.cells[1].innerText !== '0' && r.cells[2].innerText !== '0')") == true {
+			break
+		}
+		require.True(t, time.Now().Before(end), "%v", b.eval("document.querySelector('#drops').innerText"))
+	}
 
 	b.eval("document.querySelector('#explain [name=src]').value = '10.9.0.2:40000'")
 	b.enter("#explain [name=dst]", "10.9.100.1:80")

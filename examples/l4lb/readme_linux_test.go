@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,37 +60,77 @@ func TestREADME(t *testing.T) {
 	require.Regexp(t, `lb0.*does not exist`, out)
 }
 
-// TestContainer makes the image of the container file by hand, as no registry is at hand for its base: nothing but the program built as there,
-// in an empty root, with the environment, the volume and the commands of the file.
+// image builds the container file's image with buildah, in a store of its own, and returns its root and its configuration. The base of the first
+// stage is in a registry, so its commands are run here; the second begins from nothing, and is built as it stands.
+func image(t *testing.T) (root string, config imageConfig) {
+	t.Helper()
+	bin := testenv.NeedServers(t, "buildah")[0]
+	file, err := os.ReadFile("deploy/Containerfile")
+	require.NoError(t, err)
+	first, second, ok := strings.Cut(string(file), "\nFROM scratch\n")
+	require.True(t, ok)
+	dir := t.TempDir()
+	stage := filepath.Join(dir, "build")
+	require.NoError(t, os.Mkdir(stage, 0o700))
+	build := regexp.MustCompile(`(?m)^RUN (CGO_ENABLED=0 go build .*) -o /l4lb (\./examples/l4lb)$`).FindStringSubmatch(first)
+	require.NotNil(t, build)
+	cmd := exec.Command("sh", "-c", build[1]+" -o "+stage+"/l4lb "+build[2]) //nolint:gosec // of the repository
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	name := filepath.Join(dir, "Containerfile")
+	require.NoError(t, os.WriteFile(name, []byte("FROM scratch\n"+second), 0o600))
+	buildah := func(args ...string) string {
+		args = append([]string{"--root", dir + "/store", "--runroot", dir + "/run", "--storage-driver", "vfs"}, args...)
+		var errs strings.Builder
+		cmd := exec.Command(bin, args...)
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		require.NoError(t, err, "%v: %s%s", args, out, &errs)
+		return strings.TrimSpace(string(out))
+	}
+	buildah("bud", "--isolation", "chroot", "--format", "docker", "--build-context", "build="+stage, "-t", "l4lb", "-f", name, t.TempDir())
+	var about struct {
+		Docker struct {
+			Config imageConfig `json:"config"`
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(buildah("inspect", "--type", "image", "l4lb")), &about))
+	root = buildah("mount", buildah("from", "l4lb"))
+	t.Cleanup(func() { buildah("rm", "-a") })
+	return root, about.Docker.Config
+}
+
+// imageConfig is what an image says of how it is run.
+type imageConfig struct {
+	Env, Cmd, Entrypoint []string
+	Volumes              map[string]any
+	Healthcheck          struct{ Test []string }
+}
+
+// TestContainer builds the image of the container file and runs it as a container: with its environment, its volume, its command and its health
+// check, and with no more than the file's comment gives it.
 func TestContainer(t *testing.T) {
 	chroot := testenv.NeedServers(t, "chroot", "unshare", "setpriv")[0]
 	h := newHosts(t)
 	require.NoError(t, h.balancer.Router())
-	file, err := os.ReadFile("deploy/Containerfile")
-	require.NoError(t, err)
-	root := t.TempDir()
-	for _, dir := range []string{"usr/local/bin", "var/lib/l4lb", "etc", "dev/net", "run", "proc", "sys", "src"} {
+	root, config := image(t)
+	require.Contains(t, config.Env, "STATE_DIRECTORY=/var/lib/l4lb")
+	require.Contains(t, config.Volumes, "/var/lib/l4lb")
+	require.Equal(t, "CMD", config.Healthcheck.Test[0])
+	for _, dir := range []string{"var/lib/l4lb", "etc", "dev/net", "run", "proc", "sys"} { // every container has them
 		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
-	}
-	build := regexp.MustCompile(`(?m)^RUN (CGO_ENABLED=0 go build .*) -o /l4lb (\./examples/l4lb)$`).FindStringSubmatch(string(file))
-	require.NotNil(t, build)
-	cmd := exec.Command("sh", "-c", build[1]+" -o "+filepath.Join(root, "usr/local/bin/l4lb")+" "+build[2])
-	cmd.Dir = filepath.Join("..", "..")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	for _, line := range []string{"COPY --from=build /l4lb /usr/local/bin/l4lb", "ENV STATE_DIRECTORY=/var/lib/l4lb", `ENTRYPOINT ["/usr/local/bin/l4lb"]`, `CMD ["run", "/etc/l4lb.yaml"]`} {
-		require.Contains(t, string(file), line+"\n")
 	}
 	text := strings.Replace(fmt.Sprintf(labFile, "tun", "e1, e2"), "admin: {socket: none}\n", "", 1)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "etc/l4lb.yaml"), []byte(text), 0o600))
 	// --cap-drop all --cap-add NET_ADMIN --cap-add NET_RAW --device /dev/net/tun, and the file systems that every container has.
 	script := "mount -t proc none " + root + "/proc; mount -t sysfs none " + root + "/sys; touch " + root + "/dev/net/tun; mount --bind /dev/net/tun " + root + "/dev/net/tun\n" +
-		"exec setpriv --bounding-set=-all,+net_admin,+net_raw,+sys_chroot --inh-caps=-all env -i STATE_DIRECTORY=/var/lib/l4lb " + chroot + " " + root + " /usr/local/bin/l4lb "
+		"exec setpriv --bounding-set=-all,+net_admin,+net_raw,+sys_chroot --inh-caps=-all env -i " + strings.Join(config.Env, " ") + " " + chroot + " " + root + ` "$@"`
 	log := &rig.Log{}
-	p := rig.Start(t, h.balancer, log, "unshare", "-m", "sh", "-ec", script+"run /etc/l4lb.yaml")
+	p := rig.Start(t, h.balancer, log, "unshare", append(append([]string{"-m", "sh", "-ec", script, "sh"}, config.Entrypoint...), config.Cmd...)...)
 	t.Cleanup(p.End)
-	healthy := func() bool { // HEALTHCHECK
-		return h.balancer.Do(exec.Command(chroot, root, "/usr/local/bin/l4lb", "status").Run) == nil
+	healthy := func() bool {
+		return h.balancer.Do(exec.Command(chroot, append([]string{root}, config.Healthcheck.Test[1:]...)...).Run) == nil
 	}
 	require.Eventually(t, healthy, patience, 200*time.Millisecond, "%v", log)
 	for _, vip := range []string{"10.9.100.1", "fd09:100::1"} {
