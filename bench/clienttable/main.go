@@ -62,7 +62,7 @@ var (
 	ops    = flag.Int("ops", 1_000_000, "operations per measurement")
 	repeat = new(int)
 	rounds = flag.Int("rounds", 3, "interleaved rounds")
-	only   = flag.String("only", "", "comma-separated names of subjects; default all")
+	only   = flag.String("only", "", "comma-separated names of subjects, of "+strings.Join(subjectNames, ",")+"; default all")
 	works  = flag.String("works", "hit,batch,miss,churn,mixed,two,memory,gc", "comma-separated works; expire is another, alone also of those that know only the clock of the machine")
 )
 
