@@ -60,6 +60,9 @@ func (r *reassembler) add(now time.Time, b []byte, v *wire.View) (packet []byte,
 	}
 	grow := int(s.to) - len(p.body)
 	if r.bytes+max(grow, 0) > maxWholeBytes {
+		r.age(now) // p itself is young
+	}
+	if r.bytes+max(grow, 0) > maxWholeBytes {
 		return nil, FragmentsFull
 	}
 	if why := p.add(s, v.Mark&wire.MoreFrags == 0); why != NotDropped {

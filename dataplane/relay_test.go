@@ -279,6 +279,22 @@ func TestReassembler(t *testing.T) {
 		}
 		_, why = add(split(whole, 1000, 5)[0])
 		require.Equal(t, FragmentsFull, why)
+
+		// The same where their bytes are too many.
+		now = now.Add(fragmentLife)
+		long := udp(ap(fam.client, 1), ap(fam.elsewhere, 8000), string(make([]byte, 60000)))
+		last := func(id int) []byte { parts := split(long, 1000, uint32(id)); return parts[len(parts)-1] }
+		n := 0
+		for why = NotDropped; n < maxWholes; n++ {
+			if _, why = add(last(2000 + n)); why != NotDropped {
+				break
+			}
+		}
+		require.Equal(t, FragmentsFull, why)
+		require.Equal(t, maxWholeBytes/60000, n, "each takes as much as its last byte lies behind")
+		now = now.Add(fragmentLife)
+		_, why = add(last(1))
+		require.Equal(t, NotDropped, why)
 	})
 }
 
