@@ -209,11 +209,11 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.apply(ctx, true); err != nil {
 		return err
 	}
-	return d.serve(ctx)
+	return d.serve(ctx, watch)
 }
 
 // serve checks until ctx is done.
-func (d *daemon) serve(ctx context.Context) error {
+func (d *daemon) serve(ctx context.Context, watch *conf.Watcher) error {
 	d.log.Info("checking", "file", d.file, "checks", len(d.conf.Checks), "policies", len(d.conf.Policies))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -292,6 +292,8 @@ func runFile(ctx context.Context, file string, asJSON, table bool, out, errs io.
 	if err != nil {
 		return err
 	}
+	watch := conf.NewWatcher(file) // before it is read
+	defer watch.Close()
 	if err := d.apply(ctx, true); err != nil {
 		return err
 	}
@@ -302,5 +304,5 @@ func runFile(ctx context.Context, file string, asJSON, table bool, out, errs io.
 		defer wg.Wait()
 		defer cancel()
 	}
-	return d.serve(ctx)
+	return d.serve(ctx, watch)
 }
