@@ -111,6 +111,18 @@ func ExampleHashWCCP() {
 	// Output: true
 }
 
+func ExampleRendezvous() {
+	a, b, c := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::3")
+	all, without := steering.NewRendezvous([16]byte{1}, a, b, c), steering.NewRendezvous([16]byte{1}, a, c)
+	for row := range uint32(3) {
+		fmt.Println(all.Row(row), without.Row(row))
+	}
+	// Output:
+	// [1 2 0] [1 0]
+	// [2 0 1] [1 0]
+	// [1 2 0] [1 0]
+}
+
 func ExampleToeplitz() {
 	// The addresses and the result are those of the verification suite for receive-side
 	// scaling.

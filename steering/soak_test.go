@@ -11,40 +11,52 @@ import (
 )
 
 // Picks and releases go on at full speed during 1,000 reconfigurations, in which nodes
-// come, go and return. What was counted on the nodes that stay is exactly what is open
-// in the end, and nothing was picked that was never configured.
+// come, go and return. What was counted on the nodes that stay is exactly what was picked and
+// what is open in the end, and nothing was picked that was never configured. Of the metrics
+// with a state of their own, and of one with a table, there are a million picks, a thousand
+// between two reconfigurations.
 func TestThousandReconfigurations(t *testing.T) {
-	for _, m := range []Metric{LeastConns, Maglev} {
+	for _, m := range allMetrics() {
 		t.Run(m.String(), func(t *testing.T) {
-			ns := nodes(1, 2, 3, 4, 5, 6)
-			p := newPool(t, &Config{Metric: m, TableSize: 1021}, ns...)
-			lasting := map[NodeID]int{}
-			for i, n := range ns[:3] {
-				lasting[id(t, p, n.Name)] = i
+			between := int64(0)
+			if m == LeastConns || m == Maglev {
+				between = 1000
 			}
-			begin := time.Now()
+			ns := nodes(1, 2, 3, 4, 5, 6)
+			p := newPool(t, &Config{Metric: m, TableSize: 1021, ClientBits: 32}, ns...)
+			lasting := map[NodeID]int{}
+			configured := map[NodeID]bool{}
+			for i, n := range ns {
+				if i < 3 {
+					lasting[id(t, p, n.Name)] = i
+				}
+				configured[id(t, p, n.Name)] = true
+			}
 			var stop atomic.Bool
-			var picked atomic.Int64
+			var done atomic.Int64
 			var held [2][3]int64
+			var got [2][1 << 10]uint64 // picks of each id, the last for all beyond
 			var wg sync.WaitGroup
+			begin := time.Now()
 			for w := range held {
 				wg.Go(func() {
 					var ring [256]NodeID
-					n := int64(0)
 					for i := 0; !stop.Load(); i++ {
 						id, err := p.Pick(client(i))
 						if err != nil {
 							t.Error(err)
 							return
 						}
-						n++
+						got[w][min(int(id), len(got[w])-1)]++
 						slot := &ring[i*31%256]
 						if *slot != 0 {
 							p.Release(*slot)
 						}
 						*slot = id
+						if i%32 == 31 {
+							done.Add(32)
+						}
 					}
-					picked.Add(n)
 					for _, id := range ring {
 						if i, ok := lasting[id]; ok && id != 0 {
 							held[w][i]++
@@ -53,20 +65,33 @@ func TestThousandReconfigurations(t *testing.T) {
 				})
 			}
 			for r := range 1000 {
-				next := append(nodes(1+r%3, 2, 3), ns[3+r%3])
+				for done.Load() < int64(r)*between && !t.Failed() {
+					time.Sleep(100 * time.Microsecond)
+				}
+				next := append(nodes(1+r%3, 2, 3), ns[3+r/2%3])
 				removed, err := p.Set(next...)
 				require.NoError(t, err)
 				for _, id := range removed {
 					require.NotContains(t, lasting, id)
 				}
+				configured[id(t, p, next[3].Name)] = true
 			}
 			stop.Store(true)
 			wg.Wait()
-			rate := float64(picked.Load()) / time.Since(begin).Seconds() / 1e6
-			t.Logf("%d picks, %.1f million a second", picked.Load(), rate)
+			took := time.Since(begin)
+			picked := uint64(0)
+			for i := range got[0] {
+				n := got[0][i] + got[1][i]
+				picked += n
+				if n > 0 {
+					require.True(t, configured[NodeID(i)], "node %d was picked %d times", i, n)
+				}
+			}
+			t.Logf("%d picks, %.1f million a second", picked, float64(picked)/took.Seconds()/1e6)
 			for nid, st := range p.All() {
 				if i, ok := lasting[nid]; ok {
 					require.Equal(t, held[0][i]+held[1][i], st.Sessions, st.Node.Name)
+					require.Equal(t, got[0][nid]+got[1][nid], st.Total, st.Node.Name)
 				}
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,8 +87,10 @@ func TestMaglevLargeVectors(t *testing.T) {
 		n, err := strconv.Atoi(strings.Split(strings.TrimPrefix(name, "xxh64_M65537_N"), "_")[0])
 		require.NoError(t, err)
 		var want struct {
-			First16 []int16
-			Sum     string `json:"sha256_be16"`
+			First16  []int16
+			Sum      string `json:"sha256_be16"`
+			Min, Max int
+			Moved    int `json:"moved_when_last_removed"`
 		}
 		require.NoError(t, json.Unmarshal(raw, &want))
 		var hosts []string
@@ -104,8 +107,53 @@ func TestMaglevLargeVectors(t *testing.T) {
 		}
 		sum := sha256.Sum256(b)
 		require.Equal(t, want.Sum, hex.EncodeToString(sum[:]), name)
+		count := make([]int, n)
+		for _, i := range table {
+			count[i]++
+		}
+		require.Equal(t, want.Min, slices.Min(count), name)
+		require.Equal(t, want.Max, slices.Max(count), name)
+		if n == 1 {
+			continue
+		}
+		moved := 0 // beyond the slots of the last
+		for s, i := range fill(65537, xxhFillers(65537, hosts[:n-1]), weights[:n-1]) {
+			if int(table[s]) != n-1 && table[s] != i {
+				moved++
+			}
+		}
+		require.Equal(t, want.Moved, moved, name)
 	}
 	require.Positive(t, seen)
+	// The small tables: by their hosts, or, where their own permutations are not told, by the
+	// slots of each.
+	for name, hosts := range map[string][]string{
+		"envoy_M7_addr":        {"127.0.0.1:90", "127.0.0.1:91", "127.0.0.1:92", "127.0.0.1:93", "127.0.0.1:94", "127.0.0.1:95"},
+		"envoy_M7_name":        {"90", "91", "92", "93", "94", "95"},
+		"envoy_M17_w1_2_90_91": {"127.0.0.1:90", "127.0.0.1:91"},
+	} {
+		var want []int16
+		require.NoError(t, json.Unmarshal(v[name], &want))
+		weights := []uint64{1, 1, 1, 1, 1, 1}
+		if len(hosts) == 2 {
+			weights = []uint64{1, 2}
+		}
+		require.Equal(t, want, fill(len(want), xxhFillers(len(want), hosts), weights), name)
+	}
+	var first, second []int16
+	require.NoError(t, json.Unmarshal(v["katran_v1_M7_w2_1"], &first))
+	require.NoError(t, json.Unmarshal(v["katran_v2_M7_w2_1"], &second))
+	slots := func(table []int16) (a int) {
+		for _, i := range table {
+			if i == 0 {
+				a++
+			}
+		}
+		return a
+	}
+	ours := newTable(t, 7, Share{"a", 2}, Share{"b", 1}).Slots()
+	require.Equal(t, slots(second), slots(ours), "weights 2:1 of 7 slots, as the version that was put right")
+	require.NotEqual(t, slots(first), slots(ours))
 }
 
 // xxh64 is the published XXH64 hash, for the vectors above only.
@@ -146,6 +194,10 @@ func TestWCCPVectors(t *testing.T) {
 			Src, Dst, Flags string
 			Bucket          uint8
 		}
+		Assignment struct {
+			Caches int
+			Ranges []string
+		} `json:"bucket_assignment_example"`
 	}
 	vector(t, "wccp_hash.json", &v)
 	require.NotEmpty(t, v.Vectors)
@@ -159,6 +211,22 @@ func TestWCCPVectors(t *testing.T) {
 		}
 		require.Equal(t, c.Bucket, HashWCCP(f, src, dst), c.Src)
 	}
+	// As many buckets each as the example has: 85, and one cache the one left over.
+	var want []int
+	for _, r := range v.Assignment.Ranges {
+		var from, to, n int
+		_, err := fmt.Sscanf(r, "%d-%d (%d)", &from, &to, &n)
+		require.NoError(t, err)
+		require.Equal(t, to-from+1, n)
+		want = append(want, n)
+	}
+	b, err := NewBuckets(DefaultBuckets, 0, evenShares(v.Assignment.Caches)...)
+	require.NoError(t, err)
+	got := make([]int, v.Assignment.Caches)
+	for _, i := range b.Slots() {
+		got[i]++
+	}
+	require.ElementsMatch(t, want, got)
 }
 
 func TestToeplitzVectors(t *testing.T) {
