@@ -163,7 +163,25 @@ type Config struct {
 	IDs *steering.IDs
 }
 
-// validate reports all faults at once.
+// Validate reports the faults of c, all at once, as New and Set would.
+func (c *Config) Validate() error {
+	pc, nodes := c.pool()
+	pc.IDs = nil
+	_, err := steering.NewPool(pc, nodes...)
+	return errors.Join(c.validate(), err)
+}
+
+// pool returns the configuration of the pool that keeps the state of the nodes. Capacity is for
+// the metric to check: all nodes or none.
+func (c *Config) pool() (*steering.Config, []steering.Node) {
+	nodes := make([]steering.Node, len(c.Nodes))
+	for i, n := range c.Nodes {
+		nodes[i] = n.Node
+	}
+	return &steering.Config{Metric: steering.Capacity, Seed: c.Seed, Buckets: c.Buckets, Pressure: c.Pressure, IDs: c.IDs}, nodes
+}
+
+// validate reports all faults at once but those of the pool.
 func (c *Config) validate() error {
 	var errs []error
 	bad := func(field string, value any, want string) {

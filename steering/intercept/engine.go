@@ -1,7 +1,6 @@
 package intercept
 
 import (
-	"errors"
 	"iter"
 	"net/netip"
 	"reflect"
@@ -120,27 +119,18 @@ func (e *Engine) set(cfg *Config) (removed []steering.NodeID, err error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	nodes := make([]steering.Node, len(cfg.Nodes))
-	for i, n := range cfg.Nodes {
-		nodes[i] = n.Node
-	}
 	if e.pool != nil && reflect.DeepEqual(*cfg, e.cfg) {
 		return nil, nil
 	}
-	// Capacity is for the metric to check: all nodes or none.
-	pc := &steering.Config{Metric: steering.Capacity, Seed: cfg.Seed, Buckets: cfg.Buckets, Pressure: cfg.Pressure, IDs: cfg.IDs}
-	faults := cfg.validate()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	pc, nodes := cfg.pool()
 	if e.pool == nil {
-		pool, err := steering.NewPool(pc, nodes...)
-		if err := errors.Join(faults, err); err != nil {
+		if e.pool, err = steering.NewPool(pc, nodes...); err != nil {
 			return nil, err
 		}
-		e.pool = pool
 	} else {
-		if faults != nil {
-			_, err := steering.NewPool(pc, nodes...) // its faults as well
-			return nil, errors.Join(faults, err)
-		}
 		if removed, err = e.pool.Reconfigure(pc, nodes...); err != nil {
 			return nil, err
 		}

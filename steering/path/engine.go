@@ -55,19 +55,6 @@ const (
 	Dropped
 )
 
-// String returns the name of o.
-func (o Outcome) String() string {
-	switch o {
-	case Relayed:
-		return "relayed"
-	case Sent:
-		return "sent"
-	case Dropped:
-		return "dropped"
-	}
-	return fmt.Sprintf("Outcome(%d)", uint8(o))
-}
-
 // A Decision is the way of a packet.
 type Decision struct {
 	Outcome Outcome  // what becomes of it

@@ -25,6 +25,20 @@ func (f Fallback) MarshalText() ([]byte, error) { return f.AppendText(nil) }
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (f *Fallback) UnmarshalText(text []byte) error { return fallbackNames.Parse(f, text) }
 
+var outcomeNames = enum.Of[Outcome]("path: outcome", "relayed", "sent", "dropped")
+
+// String returns "relayed", "sent" or "dropped".
+func (o Outcome) String() string { return outcomeNames.String(o) }
+
+// AppendText implements [encoding.TextAppender].
+func (o Outcome) AppendText(b []byte) ([]byte, error) { return outcomeNames.Append(b, o) }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (o Outcome) MarshalText() ([]byte, error) { return o.AppendText(nil) }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (o *Outcome) UnmarshalText(text []byte) error { return outcomeNames.Parse(o, text) }
+
 // String returns the code point in decimal, or "none".
 func (d DSCP) String() string {
 	if v, ok := d.Value(); ok {
