@@ -320,14 +320,22 @@ policies: {any: web OR gone, both: web AND gone}
 }
 
 func TestDescribe(t *testing.T) {
-	require.Empty(t, describe(nil, netip.MustParseAddrPort("1.1.1.1:1")))
-	require.Empty(t, describe([]byte{0x45, 0}, netip.MustParseAddrPort("1.1.1.1:1")))
+	s := &sniffed{target: netip.MustParseAddrPort("1.1.1.1:1")}
+	require.Empty(t, s.describe(nil))
+	require.Empty(t, s.describe([]byte{0x45, 0}))
 }
 
 func FuzzDescribe(f *testing.F) {
 	f.Add([]byte{0x45, 0, 0, 20})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		describe(b, netip.MustParseAddrPort("1.1.1.1:1"))
+		(&sniffed{target: netip.MustParseAddrPort("1.1.1.1:1"), decode: tftpLine}).describe(b)
+		for _, m := range []healthcheck.Method{healthcheck.DNS, healthcheck.RADIUS, healthcheck.TFTP} {
+			for _, tcp := range []bool{false, true} {
+				if d := decoder(&check{Method: m, OverTCP: tcp}); d != nil {
+					d(b)
+				}
+			}
+		}
 		var r records
 		if r.claim(b) {
 			r.feed(b)

@@ -67,6 +67,7 @@ func probeOnce(ctx context.Context, o probeFlags, rest []string, out io.Writer) 
 		trace = out
 	}
 	spy := newTracer(trace)
+	spy.decode = decoder(c)
 	if c.Target.String() != c.targetText(target.Addr().String()) {
 		spy.say("%s is %v", c.Target.host, target.Addr())
 	}

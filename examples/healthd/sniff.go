@@ -8,9 +8,24 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// describe says in a line what an IP packet is, and whether it goes to the target or comes from it. Packets of
-// others are "".
-func describe(b []byte, target netip.AddrPort) string {
+// sniffed says what packets to and from a target are.
+type sniffed struct {
+	target netip.AddrPort
+	decode func(b []byte) (line string, ok bool) // what is in a UDP datagram, or nil
+	client uint16                                // the port that the target was last asked from
+}
+
+// outgoing reports whether a packet between ports of one and the same host goes to the target: servers may answer from another port.
+func (s *sniffed) outgoing(src, dst uint16) bool {
+	if dst == s.target.Port() {
+		s.client = src
+		return true
+	}
+	return src == s.client
+}
+
+// describe says in a line what an IP packet is, and whether it goes to the target or comes from it. Packets of others are "".
+func (s *sniffed) describe(b []byte) string {
 	if len(b) == 0 {
 		return ""
 	}
@@ -26,7 +41,7 @@ func describe(b []byte, target netip.AddrPort) string {
 	src, _ := netip.AddrFromSlice(network.NetworkFlow().Src().Raw())
 	dst, _ := netip.AddrFromSlice(network.NetworkFlow().Dst().Raw())
 	arrow := ""
-	switch target.Addr().Unmap() {
+	switch s.target.Addr().Unmap() {
 	case dst:
 		arrow = ">"
 	case src:
@@ -51,12 +66,20 @@ func describe(b []byte, target netip.AddrPort) string {
 		case *layers.ICMPv6Echo:
 			text += fmt.Sprintf(" id %d seq %d", l.Identifier, l.SeqNumber)
 		case *layers.TCP:
-			if own && uint16(l.DstPort) != target.Port() {
+			if own && !s.outgoing(uint16(l.SrcPort), uint16(l.DstPort)) {
 				arrow = "<"
 			}
 			text = fmt.Sprintf("TCP %d > %d %s seq %d ack %d", l.SrcPort, l.DstPort, flags(l), l.Seq, l.Ack)
 		case *layers.UDP:
+			if own && !s.outgoing(uint16(l.SrcPort), uint16(l.DstPort)) {
+				arrow = "<"
+			}
 			text = fmt.Sprintf("UDP %d > %d", l.SrcPort, l.DstPort)
+			if s.decode != nil {
+				if line, ok := s.decode(l.Payload); ok {
+					text += " " + line
+				}
+			}
 		}
 	}
 	if text == "" {

@@ -26,6 +26,7 @@ func (t *tracer) sniff(target netip.AddrPort) (stop func(), err error) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		buf := make([]byte, 1<<16)
+		s := &sniffed{target: target, decode: t.decode}
 		for {
 			n, from, err := unix.Recvfrom(fd, buf, 0)
 			if err != nil { // nothing for a while
@@ -43,7 +44,7 @@ func (t *tracer) sniff(target netip.AddrPort) (stop func(), err error) {
 					continue
 				}
 			}
-			if text := describe(buf[:n], target); text != "" {
+			if text := s.describe(buf[:n]); text != "" {
 				t.say("%s", text)
 			}
 		}

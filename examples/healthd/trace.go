@@ -17,9 +17,10 @@ import (
 
 // tracer writes what probers send and receive, for people to read. A nil *tracer sees nothing.
 type tracer struct {
-	mu    sync.Mutex
-	w     io.Writer
-	start time.Time
+	mu     sync.Mutex
+	w      io.Writer
+	start  time.Time
+	decode func(b []byte) (line string, ok bool) // or nil
 }
 
 func newTracer(w io.Writer) *tracer { return &tracer{w: w, start: time.Now()} }
@@ -148,6 +149,12 @@ func (c *tracedConn) show(arrow string, r *records, b []byte) {
 	}
 	if c.inside {
 		arrow += arrow
+	}
+	if c.t.decode != nil {
+		if line, ok := c.t.decode(b); ok {
+			c.t.say("%s %s", arrow, line)
+			return
+		}
 	}
 	for _, line := range readable(b) {
 		c.t.say("%s %s", arrow, line)
