@@ -46,7 +46,7 @@ func (s Socket) openEcho(_ context.Context, target netip.Addr) (echoConn, string
 		_ = f.Close()
 		return nil, "", err
 	}
-	c := &echoFile{File: f, dgram: dgram, v4: target.Is4()}
+	c := &echoFile{File: f, dgram: dgram, v4: target.Is4(), target: target.WithZone("")}
 	c.rawConn = raw
 	note := "raw socket"
 	if dgram {
@@ -108,6 +108,14 @@ type echoFile struct {
 	*os.File
 	rawConn
 	dgram, v4 bool
+	target    netip.Addr // valid: what comes from elsewhere is passed over
+}
+
+// foreign reports whether a message is from elsewhere. The kernel looks at the source for
+// raw sockets only: a datagram socket is given every reply to its identifier, connected
+// or not.
+func (c *echoFile) foreign(from unix.Sockaddr) bool {
+	return c.target.IsValid() && sockIP(from) != c.target
 }
 
 func (c *echoFile) kernelID() bool { return c.dgram }
@@ -123,11 +131,16 @@ func (c *echoFile) send(b []byte) error {
 
 func (c *echoFile) read(b []byte) (n int, err error) {
 	e := c.rawConn.Read(func(fd uintptr) bool {
-		err = ignoringEINTR(func() (err error) {
-			n, _, err = unix.Recvfrom(int(fd), b, 0)
-			return err
-		})
-		return !errors.Is(err, unix.EAGAIN)
+		for {
+			var from unix.Sockaddr
+			err = ignoringEINTR(func() (err error) {
+				n, from, err = unix.Recvfrom(int(fd), b, 0)
+				return err
+			})
+			if err != nil || !c.foreign(from) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
 	})
 	if e != nil {
 		return 0, e
