@@ -170,21 +170,27 @@ func (p DNS) askTCP(a *attempt, query []byte, id uint16, q dnsmessage.Question) 
 		if err := s.send(append(b, query...)); err != nil {
 			return err
 		}
-		for {
-			b, err := s.readFull(2)
-			if err != nil {
-				return err
-			}
-			if b, err = s.readFull(int(binary.BigEndian.Uint16(b))); err != nil {
-				return err
-			}
-			reply, err = parseDNS(b, id, q)
-			if _, ok := errors.AsType[*ignoredError](err); !ok {
-				return err
-			}
-		}
+		reply, err = readDNS(s.reader, id, q)
+		return err
 	})
 	return reply, err
+}
+
+// readDNS reads messages until one is the reply.
+func readDNS(r *reader, id uint16, q dnsmessage.Question) (dnsReply, error) {
+	for {
+		b, err := r.readFull(2)
+		if err != nil {
+			return dnsReply{}, err
+		}
+		if b, err = r.readFull(int(binary.BigEndian.Uint16(b))); err != nil {
+			return dnsReply{}, err
+		}
+		reply, err := parseDNS(b, id, q)
+		if _, ok := errors.AsType[*ignoredError](err); !ok {
+			return reply, err
+		}
+	}
 }
 
 // maxDNSStream leaves room for one message of the greatest length.

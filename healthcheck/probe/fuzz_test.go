@@ -4,9 +4,14 @@ import (
 	"bytes"
 	"io"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"testing/iotest"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/net/http2"
 
@@ -48,8 +53,42 @@ var parsers = []struct {
 		}
 		return err
 	}, []string{"75%,maxconn:30,maint,down\n", "up"}},
+	{"nntp", readNNTPGreeting, []string{"200 posting\r\n", "201\n", "400 gone\r\n"}},
+	{"telnet", readTelnet, []string{"\xff\xfd\x18", "login: "}},
+	{"redis", func(r *reader) error { return readRedis(r, "+PONG") }, []string{"+PONG\r\n", "-LOADING\r\n"}},
+	{"redis login", func(r *reader) error {
+		if err := readRedis(r, "+OK"); err != nil {
+			return err
+		}
+		return readRedis(r, "+PONG")
+	}, []string{"+OK\r\n+PONG\r\n", "-WRONGPASS\r\n"}},
+	{"mysql login", func(r *reader) error {
+		if _, err := readMySQLGreeting(r); err != nil {
+			return err
+		}
+		return readMySQLLogin(r, func([]byte) error { return nil })
+	}, []string{"\x08\x00\x00\x00\x0a8.0.36\x00\x07\x00\x00\x02\x00\x00\x00\x02\x00\x00\x00", "\x08\x00\x00\x00\x0a8.0.36\x00\x02\x00\x00\x02\xfe\x00\x02\x00\x00\x04\x01\x04\x01\x00\x00\x06\x00"}},
+	{"smtp starttls", func(r *reader) error {
+		if _, err := readReply(r, true, "220"); err != nil {
+			return err
+		}
+		if _, err := readReply(r, true, "250"); err != nil {
+			return err
+		}
+		_, err := readReply(r, false, "220")
+		return err
+	}, []string{"220 a\r\n250-b\r\n250 STARTTLS\r\n220 go\r\n", "220 a\r\n250 b\r\n454 no\r\n"}},
+	{"ldap starttls", func(r *reader) error { _, err := readLDAP(r, 1, ldapExtendedResponse); return err },
+		[]string{"\x30\x0c\x02\x01\x01\x78\x07\x0a\x01\x00\x04\x00\x04\x00"}},
+	{"dns", func(r *reader) error { _, err := readDNS(r, 7, fuzzQuestion()); return err },
+		[]string{"\x00\x1c\x00\x07\x84\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x02jp\x00\x00\x01\x00\x01", "\x00\x02ab", "\xff\xff"}},
+	{"script match", func(r *reader) error { return Step{Match: regexp.MustCompile(`(?m)^25\d ok`)}.expect(r) }, []string{"220 a\n250 ok\n", "250 no\n", ""}},
 	{"script", func(r *reader) error { return Step{Expect: []byte("ok"), Line: true}.expect(r) }, []string{"ok\n", "no\n"}},
 	{"script not", func(r *reader) error { return Step{Expect: []byte("ok"), Not: true}.expect(r) }, []string{"ok\n", "no\n", ""}},
+}
+
+func fuzzQuestion() dnsmessage.Question {
+	return dnsmessage.Question{Name: dnsmessage.MustNewName("example.jp."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
 }
 
 func parseWholeHTTP(r *reader) error {
@@ -80,6 +119,53 @@ func parseGRPC(r *reader) error {
 		return err
 	}
 	return c.judge()
+}
+
+// parsersOf says which parsers read the replies of each method: those of parsers, or of FuzzDatagrams and FuzzHeads.
+var parsersOf = map[healthcheck.Method]string{
+	healthcheck.ICMP: "FuzzDatagrams", healthcheck.TCP: "FuzzDatagrams", healthcheck.RADIUS: "FuzzDatagrams", healthcheck.TFTP: "FuzzDatagrams",
+	healthcheck.UDP:     "", // whether it contains some text
+	healthcheck.Command: "", // its exit status
+	healthcheck.FTP:     "ftp", healthcheck.SMTP: "smtp", healthcheck.NNTP: "nntp", healthcheck.POP3: "pop3", healthcheck.IMAP4: "imap", healthcheck.TELNET: "telnet",
+	healthcheck.HTTP: "http", healthcheck.SSL: "tls", healthcheck.SSLComplete: "http body", healthcheck.LDAP: "ldap", healthcheck.RTSP: "rtsp", healthcheck.MMS: "mms",
+	healthcheck.PNM: "pnm", healthcheck.DNS: "dns", healthcheck.GRPC: "grpc", healthcheck.Redis: "redis", healthcheck.MySQL: "mysql login", healthcheck.PostgreSQL: "postgres",
+	healthcheck.Script: "script", healthcheck.Agent: "agent",
+}
+
+// within are parsers that others call.
+var within = map[string]bool{"readTLV": true, "readChunks": true, "readHTTPHead": true, "parseStatusLine": true, "readMySQLPacket": true}
+
+// TestEveryParserIsFuzzed leaves out no method, and no function that reads a reply.
+func TestEveryParserIsFuzzed(t *testing.T) {
+	names := map[string]bool{"": true, "FuzzDatagrams": true}
+	for _, p := range parsers {
+		names[p.name] = true
+	}
+	for m := healthcheck.ICMP; ; m++ {
+		if _, err := m.MarshalText(); err != nil {
+			break
+		}
+		name, ok := parsersOf[m]
+		require.True(t, ok && names[name], "%v: %q", m, name)
+	}
+	fuzz, err := os.ReadFile("fuzz_test.go")
+	require.NoError(t, err)
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	n := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		b, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, f := range regexp.MustCompile(`(?m)^func ((?:parse|read)[A-Z]\w*)\(`).FindAllSubmatch(b, -1) {
+			n++
+			called := regexp.MustCompile(`[ ={,(]` + string(f[1]) + `[(,]`).Match(fuzz)
+			require.True(t, called != within[string(f[1])], "%s of %s is in no fuzz target, or needs no excuse", f[1], name)
+		}
+	}
+	require.Greater(t, n, 15)
 }
 
 // FuzzStreams shows that no parser of stream replies panics, reads past the bound, or
@@ -121,7 +207,7 @@ func (c *counter) Read(b []byte) (int, error) {
 
 // FuzzDatagrams does the same for replies that come in one datagram.
 func FuzzDatagrams(f *testing.F) {
-	q := dnsmessage.Question{Name: dnsmessage.MustNewName("example.jp."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
+	q := fuzzQuestion()
 	query, err := dnsQuery(7, false, q)
 	if err != nil {
 		f.Fatal(err)

@@ -52,7 +52,7 @@ func (p MySQL) talk(s *stream) error {
 	if err := s.send(mysqlLogin(p.User)); err != nil {
 		return err
 	}
-	if err := s.mysqlLoggedIn(); err != nil {
+	if err := readMySQLLogin(s.reader, s.send); err != nil {
 		return err
 	}
 	s.farewell("\x01\x00\x00\x00\x01") // COM_QUIT
@@ -135,11 +135,11 @@ func mysqlLogin(user string) []byte {
 	return b
 }
 
-// mysqlLoggedIn reads the answers to the login. Whatever plugin the server switches to,
+// readMySQLLogin reads the answers to the login. Whatever plugin the server switches to,
 // an empty answer is that of an account without password.
-func (s *stream) mysqlLoggedIn() error {
+func readMySQLLogin(r *reader, send func([]byte) error) error {
 	for range 4 {
-		seq, b, err := readMySQLPacket(s.reader)
+		seq, b, err := readMySQLPacket(r)
 		if err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (s *stream) mysqlLoggedIn() error {
 			return nil
 		case mysqlAuthMore:
 		case mysqlAuthSwitch:
-			if err := s.send([]byte{0, 0, 0, seq + 1}); err != nil {
+			if err := send([]byte{0, 0, 0, seq + 1}); err != nil {
 				return err
 			}
 		case mysqlErr:

@@ -17,14 +17,18 @@ type NNTP struct {
 func (p NNTP) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Result {
 	return overTCP(ctx, "nntp", p.Dialer, target, maxReply, func(s *stream) error {
 		s.step = "greeting"
-		line, err := s.readLine()
-		if err != nil {
+		if err := readNNTPGreeting(s.reader); err != nil {
 			return err
-		}
-		if !hasWord(line, "200") && !hasWord(line, "201") {
-			return healthcheck.Mismatch(line, "200 or 201")
 		}
 		s.farewell("QUIT\r\n")
 		return nil
 	})
+}
+
+func readNNTPGreeting(r *reader) error {
+	line, err := r.readLine()
+	if err == nil && !hasWord(line, "200") && !hasWord(line, "201") {
+		err = healthcheck.Mismatch(line, "200 or 201")
+	}
+	return err
 }

@@ -59,7 +59,11 @@ func (s *stream) redis(want string, words ...string) error {
 	if err := s.send(b); err != nil {
 		return err
 	}
-	line, err := s.readLine()
+	return readRedis(s.reader, want)
+}
+
+func readRedis(r *reader, want string) error {
+	line, err := r.readLine()
 	if err == nil && string(line) != want {
 		err = healthcheck.Mismatch(line, want)
 	}

@@ -19,11 +19,15 @@ type Telnet struct {
 func (p Telnet) Probe(ctx context.Context, target netip.AddrPort) healthcheck.Result {
 	return overTCP(ctx, "telnet", p.Dialer, target, 1, func(s *stream) error {
 		s.step = "negotiation"
-		const iac = 0xff
-		b, err := s.readByte()
-		if err == nil && b != iac {
-			err = healthcheck.Mismatch([]byte{b}, fmt.Sprintf("IAC (%#x) first", iac))
-		}
-		return err
+		return readTelnet(s.reader)
 	})
+}
+
+func readTelnet(r *reader) error {
+	const iac = 0xff
+	b, err := r.readByte()
+	if err == nil && b != iac {
+		err = healthcheck.Mismatch([]byte{b}, fmt.Sprintf("IAC (%#x) first", iac))
+	}
+	return err
 }
