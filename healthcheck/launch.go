@@ -2,6 +2,7 @@ package healthcheck
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -38,13 +39,31 @@ func (m *Monitor) launchDue(ctx context.Context, scope *Scope, wg *sync.WaitGrou
 		wg.Go(func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
+			defer func() { m.helpers-- }()
 			m.launchAll(ctx, scope, wg)
-			m.helpers--
 		})
 	}
 	m.launching = true
-	m.launchAll(ctx, scope, wg)
+	for m.starts.len() > 0 && !m.launchApart(ctx, scope, wg) {
+	}
 	m.launching = false
+}
+
+// launchApart is launchAll in a goroutine of its own, so that a prober that ends its goroutine
+// does not end Run's. It reports whether none did.
+func (m *Monitor) launchApart(ctx context.Context, scope *Scope, wg *sync.WaitGroup) (whole bool) {
+	done := make(chan bool, 1)
+	go func() {
+		all := false
+		defer func() { done <- all }()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.launchAll(ctx, scope, wg)
+		all = true
+	}()
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	return <-done
 }
 
 // launchAll starts what waits, as far as there is room.
@@ -73,9 +92,7 @@ func (m *Monitor) launch(ctx context.Context, scope *Scope, wg *sync.WaitGroup, 
 	f.start = m.depart(t)
 	t.flight = f
 	wg.Add(1)
-	m.mu.Unlock()
-	stop := f.begin(p, scope)
-	m.mu.Lock()
+	stop := m.unlocked(func() func() { return f.begin(p, scope) })
 	switch {
 	case stop == nil: // it cannot be started
 		if f.land() {
@@ -97,6 +114,14 @@ func (m *Monitor) launch(ctx context.Context, scope *Scope, wg *sync.WaitGroup, 
 		stop()
 		m.mu.Lock()
 	}
+}
+
+// unlocked calls f without the lock, which is held again after it, also when f ends the
+// goroutine.
+func (m *Monitor) unlocked(f func() func()) func() {
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	return f()
 }
 
 // land ends f, and reports whether it had not ended before.
@@ -137,14 +162,21 @@ func (m *Monitor) landAll(scope *Scope) {
 
 // begin calls the prober. One that panics says nothing about its target.
 func (f *flight) begin(p Starter, scope *Scope) (stop func()) {
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		if !returned && v == nil {
+			f.done(Undecided("panic", f.addr, errors.New("prober ended its goroutine")))
+		}
+		if v != nil {
 			f.m.cfg.Logger.Error("prober panicked", slog.Any("target", f.addr), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			f.done(Undecided("panic", f.addr, fmt.Errorf("prober panicked: %v", v)))
 			stop = func() {}
 		}
 	}()
-	return p.Start(scope, f.addr, time.Now().Add(f.timeout), f.done)
+	stop = p.Start(scope, f.addr, time.Now().Add(f.timeout), f.done)
+	returned = true
+	return stop
 }
 
 // done takes in the result.

@@ -298,6 +298,36 @@ func TestMonitorSlowTargetsDelayNobody(t *testing.T) {
 
 func TestMonitorOrderOneAtATime(t *testing.T) {
 	t.Parallel()
+	for name, made := range map[string]func(healthcheck.ProberFunc) healthcheck.Prober{
+		"called":              func(p healthcheck.ProberFunc) healthcheck.Prober { return p },
+		"started":             func(p healthcheck.ProberFunc) healthcheck.Prober { return started{p, 0} },
+		"started, in a while": func(p healthcheck.ProberFunc) healthcheck.Prober { return started{p, 3 * time.Millisecond} },
+	} {
+		t.Run(name, func(t *testing.T) { orderOneAtATime(t, made) })
+	}
+}
+
+// started is a prober that can be started, and takes a while.
+type started struct {
+	healthcheck.ProberFunc
+	after time.Duration
+}
+
+func (s started) Start(_ *healthcheck.Scope, a netip.AddrPort, _ time.Time, done func(healthcheck.Result)) func() {
+	if s.after == 0 {
+		done(s.Probe(context.Background(), a))
+		return func() {}
+	}
+	r := s.Probe(context.Background(), a)
+	once := sync.OnceFunc(func() { done(r) })
+	timer := time.AfterFunc(s.after, once)
+	return func() {
+		timer.Stop()
+		once()
+	}
+}
+
+func orderOneAtATime(t *testing.T, made func(healthcheck.ProberFunc) healthcheck.Prober) {
 	synctest.Test(t, func(t *testing.T) {
 		var inside atomic.Int32
 		state := map[string]healthcheck.State{}
@@ -317,7 +347,7 @@ func TestMonitorOrderOneAtATime(t *testing.T) {
 		var checks []healthcheck.Check
 		for i := range 200 {
 			var k atomic.Int32
-			checks = append(checks, healthcheck.Check{ID: fmt.Sprint(i), Target: web1, Fall: 1, Interval: time.Second, Prober: healthcheck.ProberFunc(
+			checks = append(checks, healthcheck.Check{ID: fmt.Sprint(i), Target: web1, Fall: 1, Interval: time.Second, Prober: made(
 				func(context.Context, netip.AddrPort) healthcheck.Result {
 					if k.Add(1)%2 == 0 {
 						return failing()

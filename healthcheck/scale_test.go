@@ -28,7 +28,7 @@ func heap() uint64 {
 // a text of its own, and checks that every one is probed as often as it should
 // be, that no 100 ms slot has more than twice its share, and that memory and
 // goroutines are bounded.
-func scale(t *testing.T, n int, d time.Duration) {
+func scale(t *testing.T, n int, d time.Duration, made func(healthcheck.ProberFunc) healthcheck.Prober) {
 	before := heap()
 	synctest.Test(t, func(t *testing.T) {
 		const slot = 100 * time.Millisecond
@@ -48,14 +48,17 @@ func scale(t *testing.T, n int, d time.Duration) {
 			case b < 10: // fails
 				return healthcheck.Failure("http: status", a, fmt.Errorf("%v at %v: %w", a, time.Now(), errors.New("503 Service Unavailable")))
 			case b < 50: // takes a while
-				time.Sleep(20 * time.Millisecond)
+				if _, ok := ctx.(quick); !ok {
+					time.Sleep(20 * time.Millisecond)
+				}
 			}
 			return healthcheck.Passed("200 OK")
 		})
+		prober := made(p)
 		checks := make([]healthcheck.Check, n)
 		for i := range checks {
 			a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-			checks[i] = healthcheck.Check{ID: "node-" + a.String(), Target: netip.AddrPortFrom(a, 80), Prober: p}
+			checks[i] = healthcheck.Check{ID: "node-" + a.String(), Target: netip.AddrPortFrom(a, 80), Prober: prober}
 		}
 		m := newMonitor(t, nil, checks...)
 		stop := start(t, m)
@@ -81,13 +84,50 @@ func scale(t *testing.T, n int, d time.Duration) {
 	})
 }
 
+func called(p healthcheck.ProberFunc) healthcheck.Prober { return p }
+
+// slowStarted is a prober that is started. What takes a while, or hangs, waits for a timer and not in a
+// goroutine.
+type slowStarted struct{ healthcheck.ProberFunc }
+
+func (s slowStarted) Start(_ *healthcheck.Scope, a netip.AddrPort, deadline time.Time, done func(healthcheck.Result)) func() {
+	wait := time.Duration(0)
+	switch b := a.Addr().As4()[3]; {
+	case b == 1:
+		wait = time.Until(deadline)
+	case b >= 10 && b < 50:
+		wait = 20 * time.Millisecond
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if wait == 0 {
+		done(s.Probe(ctx, a))
+		return func() {}
+	}
+	r := s.Probe(quick{ctx}, a)
+	once := sync.OnceFunc(func() { done(r) })
+	timer := time.AfterFunc(wait, once)
+	return func() {
+		timer.Stop()
+		once()
+	}
+}
+
+// quick tells the prober of scale not to wait.
+type quick struct{ context.Context }
+
+// 10,000 targets, all of them started.
+func TestScaleStarted(t *testing.T) {
+	scale(t, 10_000, 15*time.Second, func(p healthcheck.ProberFunc) healthcheck.Prober { return slowStarted{p} })
+}
+
 // 100,000 targets.
 func TestScale(t *testing.T) {
 	if testing.Short() || raceEnabled {
-		scale(t, 10_000, 15*time.Second)
+		scale(t, 10_000, 15*time.Second, called)
 		return
 	}
-	scale(t, 100_000, 15*time.Second)
+	scale(t, 100_000, 15*time.Second, called)
 }
 
 // Every history full.
@@ -95,5 +135,5 @@ func TestScaleMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("memory is another under the race detector")
 	}
-	scale(t, 5_000, 55*time.Second)
+	scale(t, 5_000, 55*time.Second, called)
 }

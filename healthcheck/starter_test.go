@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -292,6 +293,44 @@ func TestStarterThatMisbehaves(t *testing.T) {
 		stop()
 		<-stuck
 	})
+}
+
+// A prober that ends the goroutine it is started in takes nothing along: not Run, nor the
+// helpers, nor the probes that wait behind it.
+func TestStarterThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{3, 500} { // so many that helpers start some
+		synctest.Test(t, func(t *testing.T) {
+			s := &starter{result: healthcheck.Passed("")}
+			checks := starts(n, s)
+			for i := range n / 3 {
+				checks[3*i].Prober = starterFunc(func(*healthcheck.Scope, netip.AddrPort, time.Time, func(healthcheck.Result)) func() {
+					runtime.Goexit()
+					return nil
+				})
+			}
+			m := newMonitor(t, nil, checks...)
+			stop := start(t, m)
+			time.Sleep(6 * time.Second)
+			for id := range m.All() {
+				require.NoError(t, m.Trigger(id))
+			}
+			time.Sleep(16 * time.Second)
+			require.Zero(t, m.Stats().InFlight)
+			stop()
+			for i, c := range checks {
+				st, _ := m.Status(c.ID)
+				require.GreaterOrEqual(t, st.Probes, uint64(4), c.ID)
+				if i%3 == 0 && i < n/3*3 {
+					require.Equal(t, healthcheck.Enabled, st.State)
+					require.ErrorContains(t, st.Err, "prober ended its goroutine")
+					require.ErrorIs(t, st.Err, healthcheck.ErrLocal)
+				} else {
+					require.Equal(t, healthcheck.Active, st.State)
+				}
+			}
+		})
+	}
 }
 
 // Many due at once are started by several, each once.

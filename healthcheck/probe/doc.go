@@ -39,7 +39,8 @@
 // with a reset by connect(2) with AF_UNSPEC, and the next has a port of its own. All
 // half-open probes of one family and Socket share a raw socket and sixteen ports; while
 // there is one, the kernel shows it a copy of every TCP segment that this machine
-// receives itself, of which a filter drops all that is no answer. Sockets bound to an
+// receives itself, of which a filter drops all that is no answer. What nobody has used for a minute or two
+// is closed. Sockets bound to an
 // interface, by Socket.Interface or a link-local target, are not used again, since the
 // interface may be another when its name comes again.
 //

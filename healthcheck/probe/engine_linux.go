@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -36,10 +38,17 @@ type engine struct {
 	pools  map[sockKind]*synPool // nil: there can be none
 	waits  waitHeap
 	armed  time.Time // when the goroutine wakes by itself; zero: never
+
+	idleTime time.Duration
+	sweepAt  time.Time // when to look for what nobody has used; zero: there is nothing
 }
 
-// maxIdle is how many sockets of a kind are kept.
-const maxIdle = 64
+// maxIdle is how many sockets of a kind are kept, and idleTime for how long at least, and
+// twice as long at most: a check that is made seldom, or is gone, holds no descriptor.
+const (
+	maxIdle  = 64
+	idleTime = time.Minute
+)
 
 type engineKey struct{}
 
@@ -61,7 +70,7 @@ func newEngine() (io.Closer, error) {
 		_ = unix.Close(ep)
 		return nil, localError{os.NewSyscallError("fcntl", err)}
 	}
-	e := &engine{file: os.NewFile(uintptr(ep), "epoll"), ep: ep, done: make(chan struct{}), idle: map[sockKind][]*sock{}, pools: map[sockKind]*synPool{}}
+	e := &engine{file: os.NewFile(uintptr(ep), "epoll"), ep: ep, done: make(chan struct{}), idle: map[sockKind][]*sock{}, pools: map[sockKind]*synPool{}, idleTime: idleTime}
 	if e.raw, err = e.file.SyscallConn(); err != nil {
 		_ = e.file.Close()
 		return nil, localError{err}
@@ -120,7 +129,9 @@ func (e *engine) run() {
 		for i := range events[:n] {
 			e.ready(&events[i])
 		}
-		e.expire(time.Now())
+		now := time.Now()
+		e.sweep(now)
+		e.expire(now)
 	}
 }
 
@@ -130,6 +141,53 @@ func (e *engine) poll(events []unix.EpollEvent) int {
 		if !errors.Is(err, unix.EINTR) {
 			return max(n, 0)
 		}
+	}
+}
+
+// sweepLater sees to it that what is idle now is looked at. The lock is held.
+func (e *engine) sweepLater() {
+	if e.sweepAt.IsZero() {
+		e.sweepAt = time.Now().Add(e.idleTime)
+		e.arm(e.sweepAt)
+	}
+}
+
+// sweep closes what nobody has used since the last sweep.
+func (e *engine) sweep(now time.Time) {
+	e.mu.Lock()
+	if e.sweepAt.IsZero() || now.Before(e.sweepAt) {
+		e.mu.Unlock()
+		return
+	}
+	e.sweepAt = time.Time{}
+	left := false
+	for kind, idle := range e.idle {
+		kept := idle[:0]
+		for _, s := range idle {
+			if s.unused {
+				e.drop(s)
+				continue
+			}
+			s.unused = true
+			kept = append(kept, s)
+		}
+		clear(idle[len(kept):])
+		if e.idle[kind] = kept; len(kept) == 0 {
+			delete(e.idle, kind)
+		}
+		left = left || len(kept) > 0
+	}
+	pools := slices.Collect(maps.Values(e.pools))
+	e.mu.Unlock()
+	for _, p := range pools {
+		if p != nil {
+			left = !p.age() || left
+		}
+	}
+	if left {
+		e.mu.Lock()
+		e.sweepLater()
+		e.mu.Unlock()
 	}
 }
 
@@ -167,10 +225,14 @@ func (e *engine) expire(now time.Time) {
 	// is seldom moved.
 	if !e.armed.IsZero() && !now.Before(e.armed) {
 		e.armed = time.Time{}
-		if len(e.waits) == 0 {
+		if len(e.waits) == 0 && e.sweepAt.IsZero() {
 			_ = e.file.SetReadDeadline(time.Time{})
-		} else {
+		}
+		if len(e.waits) > 0 {
 			e.arm(e.waits[0].until)
+		}
+		if !e.sweepAt.IsZero() {
+			e.arm(e.sweepAt)
 		}
 	}
 }

@@ -20,6 +20,7 @@ type sock struct {
 	place  int32    // in the engine
 	life   int32    // counts the sockets of a place
 	polled bool     // the poller has it
+	unused bool     // nobody has taken it since the last sweep
 	stale  bool     // the error of the last connection's end is still to be fetched
 	wait   *wait    // of the probe that has it; guarded by the engine's lock
 	pool   *synPool // that has it; it is a raw socket then
@@ -33,7 +34,7 @@ func (e *engine) take(kind sockKind) (*sock, error) {
 	e.mu.Lock()
 	if idle := e.idle[kind]; len(idle) > 0 {
 		s := idle[len(idle)-1]
-		e.idle[kind] = idle[:len(idle)-1]
+		e.idle[kind], s.unused = idle[:len(idle)-1], false
 		e.mu.Unlock()
 		return s, nil
 	}
@@ -83,6 +84,7 @@ func (e *engine) give(s *sock, keep bool) {
 	s.wait = nil
 	if keep && !e.closed && len(e.idle[s.kind]) < maxIdle {
 		e.idle[s.kind] = append(e.idle[s.kind], s)
+		e.sweepLater()
 		return
 	}
 	e.drop(s)

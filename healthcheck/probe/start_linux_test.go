@@ -272,6 +272,7 @@ func TestStartedExpireInOrder(t *testing.T) {
 		e := <-ends
 		require.Equal(t, want*time.Millisecond, e.after)
 		require.GreaterOrEqual(t, e.at.Sub(begin), e.after)
+		require.Less(t, e.at.Sub(begin), e.after+10*time.Second) // however busy the machine is
 		require.EqualError(t, e.r.Err, "http: reply: timed out without an answer")
 		require.ErrorIs(t, e.r.Err, os.ErrDeadlineExceeded)
 	}

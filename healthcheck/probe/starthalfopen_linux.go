@@ -69,13 +69,18 @@ func (t *synTalk) begin(scope *healthcheck.Scope, socket Socket) error {
 	if socket.Interface != "" || addr.IsLinkLocalUnicast() {
 		return errNoRaw // a socket is bound to the interface there is now
 	}
-	if t.pool, err = e.synPool(sockKind{socket, addr.Is6()}); err != nil {
-		return err
-	}
 	t.to = netip.AddrPortFrom(addr, t.target.Port())
 	t.sa = sockaddr(netip.AddrPortFrom(addr, 0))
+	for {
+		if t.pool, err = e.synPool(sockKind{socket, addr.Is6()}); err != nil {
+			return err
+		}
+		if t.pool.mu.Lock(); !t.pool.aged {
+			break
+		}
+		t.pool.mu.Unlock() // a moment ago, and it is out of the engine's sight
+	}
 	p := t.pool
-	p.mu.Lock()
 	defer p.unlock()
 	if err := p.enter(t); err != nil {
 		return err
@@ -98,6 +103,7 @@ func (p *synPool) enter(t *synTalk) error {
 	if p.closed {
 		return localError{healthcheck.ErrScopeClosed}
 	}
+	p.unused = false
 	for range p.ports {
 		t.port = p.ports[p.next]
 		p.next = (p.next + 1) % len(p.ports)

@@ -48,6 +48,8 @@ type synPool struct {
 	talks   map[synKey]*synTalk
 	armed   bool // the poller tells of answers
 	closed  bool // its descriptors may be those of others by now
+	aged    bool // closed, since nobody used it: there may be another by now
+	unused  bool // nobody has entered since the last sweep
 	route   int  // a UDP socket to ask for source addresses by, or -1
 	sources map[netip.Addr]sourceAddr
 	buf     [512]byte
@@ -89,7 +91,31 @@ func (e *engine) synPool(kind sockKind) (*synPool, error) {
 	if err == nil || errors.Is(err, errNoRaw) {
 		e.pools[kind] = p
 	}
+	if err == nil {
+		e.sweepLater()
+	}
 	return p, err
+}
+
+// age closes p if nobody has used it since the last time, and reports whether it is closed.
+func (p *synPool) age() bool {
+	p.mu.Lock()
+	defer p.unlock()
+	if p.closed {
+		return true
+	}
+	if len(p.talks) > 0 || !p.unused {
+		p.unused = true
+		return false
+	}
+	e := p.e
+	e.mu.Lock()
+	delete(e.pools, p.kind)
+	e.spare = append(e.spare, p.s.place)
+	e.mu.Unlock()
+	p.aged = true
+	p.close()
+	return true
 }
 
 func (e *engine) openSYNPool(kind sockKind) (_ *synPool, err error) {
@@ -402,6 +428,9 @@ func (p *synPool) unlock() {
 func (p *synPool) ready() {
 	p.mu.Lock()
 	defer p.unlock()
+	if p.closed {
+		return
+	}
 	p.armed = false
 	p.receiveAll(nil)
 	p.errors()
