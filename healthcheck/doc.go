@@ -35,6 +35,17 @@
 //	graceful: fall failed, enable active
 //	unbound:
 //
+// # Passive checks
+//
+// What a data plane sees can fail a port, and suspect a server, before the next probe
+// would: SYNs that are not answered ([Roster.SYNs], [Roster.FailPassive]) and packets
+// that nothing comes back for ([Roster.Traffic]). It revives nobody: that takes the
+// active check, which is repeated at once. Package dataplane feeds a Roster so.
+//
+// # Virtual servers
+//
+// A [Virtual] is silent while fewer of its servers are usable than it wants.
+//
 // # Schedule
 //
 // First probes are spread evenly over one interval, and every later one keeps its

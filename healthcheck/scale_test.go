@@ -116,9 +116,9 @@ func (s slowStarted) Start(_ *healthcheck.Scope, a netip.AddrPort, deadline time
 // quick tells the prober of scale not to wait.
 type quick struct{ context.Context }
 
-// 10,000 targets, all of them started.
+// 5,000 targets, all of them started.
 func TestScaleStarted(t *testing.T) {
-	scale(t, 10_000, 15*time.Second, func(p healthcheck.ProberFunc) healthcheck.Prober { return slowStarted{p} })
+	scale(t, 5_000, 15*time.Second, func(p healthcheck.ProberFunc) healthcheck.Prober { return slowStarted{p} })
 }
 
 // 100,000 targets.

@@ -1,4 +1,4 @@
-//go:build unix
+//go:build linux
 
 package probe_test
 
@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,12 +59,19 @@ func TestServerRedis(t *testing.T) {
 	s := start()
 	s.until(t, probe.Redis{}, addr)
 	fails(t, probe.Redis{Password: "x"}, addr, `redis: AUTH: got "-ERR AUTH <password> called without any password configured`)
+	ping := probe.Script{Steps: []probe.Step{{Send: []byte("PING\r\n"), Expect: []byte("+PONG\r\n")}}}
+	passes(t, ping, addr)
 	s.lifecycle(t, probe.Redis{}, addr)
+	fails(t, ping, addr, "connection refused")
 	s = start("--requirepass", "secret")
 	s.until(t, probe.Redis{Password: "secret"}, addr)
 	passes(t, probe.Redis{User: "default", Password: "secret"}, addr)
 	fails(t, probe.Redis{}, addr, `redis: PING: got "-NOAUTH Authentication required.", want +PONG`)
 	fails(t, probe.Redis{Password: "wrong"}, addr, `redis: AUTH: got "-WRONGPASS`)
+	s.signal(syscall.SIGSTOP)
+	time.Sleep(100 * time.Millisecond)
+	require.ErrorIs(t, probeAt(ping, addr, short).Err, os.ErrDeadlineExceeded)
+	met(ping, "hangs")
 }
 
 func TestServerMySQL(t *testing.T) {

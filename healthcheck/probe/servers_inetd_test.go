@@ -68,6 +68,7 @@ func inetdLifecycle(t *testing.T, p healthcheck.Prober, command func() *exec.Cmd
 	res := probeAt(p, hanging, short)
 	require.Equal(t, healthcheck.Fail, res.Verdict)
 	require.ErrorIs(t, res.Err, os.ErrDeadlineExceeded)
+	met(p, "hangs")
 }
 
 func TestServerTelnet(t *testing.T) {

@@ -1,4 +1,4 @@
-//go:build unix
+//go:build linux
 
 package probe_test
 
@@ -116,6 +116,7 @@ func passes(t testing.TB, p healthcheck.Prober, addr netip.AddrPort) healthcheck
 		res := probeAt(p, addr, 20*time.Second)
 		require.Equal(t, healthcheck.Pass, res.Verdict, "started: %v", res.Err)
 	}
+	met(p, healthy)
 	return res
 }
 
@@ -138,6 +139,7 @@ func fails(t testing.TB, p healthcheck.Prober, addr netip.AddrPort, why string) 
 		require.Equal(t, healthcheck.Fail, res.Verdict, "started: %s", res.Note)
 		require.ErrorContains(t, res.Err, why)
 	}
+	met(p, why)
 }
 
 // short is a deadline that is expected to pass.
@@ -153,6 +155,7 @@ func (s *server) lifecycle(t *testing.T, p healthcheck.Prober, addr netip.AddrPo
 			res := probeAt(p, proxy(t, addr, 150*time.Millisecond), short)
 			require.Equal(t, healthcheck.Fail, res.Verdict, "dripped past the deadline")
 			require.ErrorIs(t, res.Err, os.ErrDeadlineExceeded)
+			met(p, "drips past the deadline")
 		}
 	}
 	s.signal(syscall.SIGSTOP)
@@ -161,6 +164,7 @@ func (s *server) lifecycle(t *testing.T, p healthcheck.Prober, addr netip.AddrPo
 	res := probeAt(p, addr, short)
 	require.Equal(t, healthcheck.Fail, res.Verdict, "hanging: %v", res.Err)
 	require.Less(t, time.Since(start), 10*time.Second)
+	met(p, "hangs")
 	s.signal(syscall.SIGCONT)
 	passes(t, p, addr)
 	s.kill()
