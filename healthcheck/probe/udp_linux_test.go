@@ -38,7 +38,11 @@ func TestUDPWithSomeICMP(t *testing.T) {
 			if lost {
 				ip(t, n.router, family, "route", "add", "blackhole", back)
 			}
-			res := probeIn(t, n.host, probe.UDP{Wait: 50 * time.Millisecond, Datagrams: 1}, addr, timeout)
+			wait := 20 * time.Second // for what will come
+			if lost {
+				wait = 50 * time.Millisecond
+			}
+			res := probeIn(t, n.host, probe.UDP{Wait: wait, Datagrams: 1}, addr, 30*time.Second)
 			plain = append(plain, res.Verdict)
 			if !lost {
 				require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
