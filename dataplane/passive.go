@@ -38,7 +38,8 @@ type boundNode struct {
 //
 // A SYN counts if it begins a session, or is sent again, the Plane has sent it on, and its checksum is right; with delayed binding it is the
 // Plane's own. No session moves before the port has failed. A refusal by a reset is no SYN-ACK, and does not end the count.
-// What answers past the Plane is never counted: nodes of a service with DSR or tunnels. As clients choose what they send, one who finds
+// What answers past the Plane is never counted: nodes of a service with DSR or tunnels; and where answers come by way of another balancer
+// ([Peers]), a client that goes on has been answered. As clients choose what they send, one who finds
 // SYNs that a node has to drop can fail a port that nobody else uses; its check brings it back (healthcheck.Port.Reassign turns the count off).
 //
 // A node that is added when its port has settled is told of that, too. It costs two atomic operations a connection, and none for other packets.

@@ -237,6 +237,23 @@ func TestUnansweredSYNsOfDelayedBinding(t *testing.T) {
 	})
 }
 
+// TestSYNsAnsweredElsewhere has the answers of nodes come by way of another balancer: clients that go on have been answered.
+func TestSYNsAnsweredElsewhere(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDialler(t, fam, nil)
+			d.cfg.Peers = new(directory)
+			for range 100 {
+				client, node := d.dial()
+				d.forwarded(tcp(client, ap(fam.vip, 80), "A", 2, 8, ""), client, node)
+			}
+			d.want(healthcheck.Active, 0)
+			d.unanswered(21)
+			d.want(healthcheck.Failed, 21)
+		})
+	})
+}
+
 // TestNoSYNIsCounted where nodes answer past the Plane, where a port has no threshold, and where nobody is told.
 func TestNoSYNIsCounted(t *testing.T) {
 	both(t, func(t *testing.T, fam family) {

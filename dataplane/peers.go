@@ -136,6 +136,7 @@ func (w *Worker) answeredElsewhere(pk *packet, rec *record, svc *service) {
 	life := svc.timers.Life(pk.v.Proto, rec.vip.Port)
 	life.Class = clienttable.HalfOpen
 	w.setLife(pk.v.Proto, rec, svc, life)
+	w.synAnswered(w.snap.nodes[rec.nodeNo])
 }
 
 // withdraw tells the peers that a flow is forgotten. At the end of the Plane it says nothing: they may take
