@@ -35,6 +35,9 @@ const healthy = "healthy"
 // met notes that p has judged a real server in a state rightly.
 func met(p healthcheck.Prober, state string) {
 	m := methodOf(p)
+	if state == "" {
+		return
+	}
 	seen.Lock()
 	defer seen.Unlock()
 	if seen.states[m] == nil {
