@@ -55,7 +55,7 @@ func (c *CloseTo) UnmarshalText(text []byte) error { return closeNames.Parse(c, 
 // Ageing configures for how long the entries of a farm live. Every zero field takes
 // its default; the zero Ageing is ready for [NewTimers].
 type Ageing struct {
-	// Idle time after which an entry is gone. Default one minute.
+	// Idle time after which an entry is gone. Default one minute. This and the other times are at most MaxTTL.
 	Idle time.Duration
 	// SYN is the life of an entry that was created by a SYN until the handshake
 	// completes. Default 5 seconds.

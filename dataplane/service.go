@@ -37,7 +37,7 @@ type Service struct {
 	// MTU is the largest packet that the way to the nodes takes. Where it is set, and with
 	// Tunnelled, the MSS of connections is lowered to what fits, and senders of larger packets are told, or these sent in
 	// fragments. Set it where that way is narrower than that of the clients, on TUN above all: there the host tells senders of
-	// nodes' addresses, which they do not know. Default with Tunnelled 1500.
+	// nodes' addresses, which they do not know. 576 to 65535. Default with Tunnelled 1500, else none.
 	MTU int
 
 	// Ageing says for how long sessions are remembered. Default: idle for a minute, 5 s until a TCP
@@ -52,7 +52,7 @@ type Service struct {
 	Static []Static
 
 	// MinNodes is how many nodes must be usable for the service to take new sessions; below that it is silent, and the sessions it
-	// has go on. Default 1.
+	// has go on. Default 1; at most steering.MaxNodes.
 	MinNodes int
 
 	// ExportFlows has the flows of this service exported, as Config.Flows says.

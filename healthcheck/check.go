@@ -36,12 +36,12 @@ type Check struct {
 	// enough to rise. Default a fifth of Interval, but at least 10 ms; never more
 	// than Interval.
 	FastInterval time.Duration
-	// Timeout of one probe, from start to verdict. Default Interval.
+	// Timeout of one probe, from start to verdict; 1 ms to 24 h. Default Interval.
 	Timeout time.Duration
-	// Rise is how many passes in a row make the target active; default 1. (The ADX
+	// Rise is how many passes in a row make the target active; default 1, at most 1,048,576. (The ADX
 	// calls it bring-up retries.)
 	Rise int
-	// Fall is how many failures in a row fail it; default 3, that is 2 retries.
+	// Fall is how many failures in a row fail it; default 3, that is 2 retries; at most 1,048,576.
 	Fall int
 	// HoldDown is how long a target that failed must stay good before it is active
 	// again; default 0, none, at most 366 days. Nothing shortens it but the target's removal.

@@ -37,7 +37,7 @@ type Settings[N comparable] struct {
 	OverLimit bool
 
 	// Tickets also learns the key names of session tickets. KeyPrefix, MaxKeys and MaxOnce
-	// are Prefix, MaxEntries and MaxOnce of KeyConfig, and want Tickets.
+	// are Prefix, MaxEntries and MaxOnce of KeyConfig, with the same defaults, and want Tickets.
 	Tickets   bool
 	KeyPrefix int
 	MaxKeys   int

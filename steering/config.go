@@ -26,10 +26,10 @@ type Config struct {
 	// default) leaves out the last octet, 32 takes all. Of IPv6 addresses they take the
 	// upper 64 bits and all bits.
 	ClientBits int
-	// TableSize is the size of the Maglev table, a prime. Default 65537. It should be
+	// TableSize is the size of the Maglev table, a prime from 3 to 16,777,216. Default 65537. It should be
 	// at least 100 times the number of nodes.
 	TableSize int
-	// Buckets is the number of buckets of the Capacity metric. Default 256.
+	// Buckets is the number of buckets of the Capacity metric, 2 to 16,777,216. Default 256.
 	Buckets int
 
 	// Backup says when backup nodes are used. Default BackupWhenDownOrFull.
@@ -50,7 +50,7 @@ type Config struct {
 	// Default 0. It advances in Run or Step.
 	SlowStart time.Duration
 	// PanicPercent turns panic mode on: while fewer than this part of the members are
-	// up, in percent, health is not looked at and all are served. Default 0, off.
+	// up, in percent, 1 to 100, health is not looked at and all are served. Default 0, off.
 	PanicPercent int
 	// StickyOverLimit lets Acquire go over a node's limit, and to a node under severe
 	// pressure. Default: no; the metric chooses, the binding is the caller's to keep.

@@ -18,7 +18,7 @@ const FullPart = 64
 // A Share is one entry of a table: who, and how much.
 type Share struct {
 	Name   string // of the node; unique
-	Weight int    // 1 or more
+	Weight int    // 0 or more; with 0 it gets nothing
 }
 
 // A MaglevTable maps hashes to nodes so that every node gets its share to within one

@@ -72,7 +72,7 @@ type Config struct {
 	// of at most 64 bytes. They are followed by the members of the same pair, or by all if there are no more
 	// than 8 members. [Cluster.Follow] adds one.
 	Replicas map[string]Replica
-	// FollowEvery is how often changes of replicas are sent. Default 20 ms.
+	// FollowEvery is how often changes of replicas are sent. Default 20 ms; 1 ms to 1 min.
 	FollowEvery time.Duration
 
 	// OnState is told whenever the state changes, and once at the beginning.

@@ -35,41 +35,43 @@ type Transport interface {
 // Config configures a [Layer]. Self and Transport are required; every other zero field takes
 // its default.
 type Config struct {
-	Self      Member
+	// Self is this member; its Name has 1 to 255 bytes.
+	Self Member
+	// Transport takes frames to the others.
 	Transport Transport
 	// Store keeps the items. Default: in memory.
 	Store Store
 
-	// Threshold is up to how many members everyone holds every flow. Default 8; -1: never.
+	// Threshold is up to how many members everyone holds every flow. Default 8; 2 to 64; -1: never.
 	// All members must have the same Threshold and Holders.
 	Threshold int
-	// Holders is how many members hold a flow beyond Threshold, besides its origin. Default 2.
+	// Holders is how many members hold a flow beyond Threshold, besides its origin. Default 2; 1 to MaxHolders.
 	Holders int
 
 	// MaxFlows bounds the items, tombstones included: 100 to 150 bytes each in the memory
-	// Store. Flows beyond are not shared, which is counted. Default 1,048,576.
+	// Store. Flows beyond are not shared, which is counted. Default 1,048,576; at most 2^30.
 	MaxFlows int
 	// MaxPending bounds the flows waiting to be sent to one member; beyond that they are
-	// found by comparison, later. 40 bytes each. Default 16,384.
+	// found by comparison, later. 40 bytes each. Default 16,384; 16 to 2^24.
 	MaxPending int
 	// MaxFrame bounds a frame sent, in bytes. Default 32 KiB, at least 1,500. Frames of up to
 	// [MaxFrame] are accepted.
 	MaxFrame int
 	// MaxRate bounds what is sent, in bytes a second, over all members. Asks and answers are
-	// sent in any case, and count. Default: no bound.
+	// sent in any case, and count. 10,000 to 2^30. Default: no bound.
 	MaxRate int
 
-	// Batch is for how long announcements are collected. Default 5 ms.
+	// Batch is for how long announcements are collected. Default 5 ms; 100 µs to 1 s.
 	Batch time.Duration
-	// AskTimeout is how long an ask may take. Default 50 ms.
+	// AskTimeout is how long an ask may take. Default 50 ms; 1 ms to 10 s.
 	AskTimeout time.Duration
-	// MaxAsks bounds the asks under way; further ones find nothing at once. Default 1024.
+	// MaxAsks bounds the asks under way; further ones find nothing at once. Default 1024; at most 2^20.
 	MaxAsks int
-	// Orphans is how long entries of an origin that is gone are kept. Default 15 min.
+	// Orphans is how long entries of an origin that is gone are kept. Default 15 min; 1 s or more.
 	Orphans time.Duration
-	// Tombstones is how long it is remembered that an entry was taken back. Default 1 min.
+	// Tombstones is how long it is remembered that an entry was taken back. Default 1 min; 1 s to 24 h.
 	Tombstones time.Duration
-	// RepairEvery is how often this member compares with one of the others. Default 10 s.
+	// RepairEvery is how often this member compares with one of the others. Default 10 s; 100 ms to 1 h.
 	RepairEvery time.Duration
 
 	// Alike says which value any member would find for a flow by its configuration alone.
