@@ -80,7 +80,7 @@ type counters struct {
 	refused, malformed, broken, received     atomic.Uint64
 	changes, snapshots, restored, notApplied atomic.Uint64
 	unknownFeeds, gossipRefused              atomic.Uint64
-	streamed, streamsBusy, callsOut          atomic.Uint64
+	streamed, streamsBusy, callsOut, stale   atomic.Uint64
 }
 
 // New opens the sockets of a member; [Cluster.Run] joins the others. All faults of cfg are

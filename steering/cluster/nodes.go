@@ -130,6 +130,7 @@ func (c *Cluster) hear(t *told) {
 	old := c.reports[k]
 	if old != nil && (old.epoch > t.epoch || old.epoch == t.epoch && old.number >= t.number) {
 		c.mu.Unlock()
+		c.count.stale.Add(1)
 		return
 	}
 	if old == nil && len(c.reports) >= maxReports {

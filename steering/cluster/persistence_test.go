@@ -138,6 +138,24 @@ func TestPlanesPersistence(t *testing.T) {
 	learn(lb1, 100)
 	lb3 := newBackupPlane(t, "lb2", true, addr, lb1.c.Addr())
 	require.Eventually(t, all(lb3), time.Minute, 5*time.Millisecond, "after a gap")
+	// Both bind the same clients at once.
+	both := func(i int, from uint16) (a, b netip.Addr) {
+		client := clientOf(20_000 + i)
+		return lb1.node(t, client, from, 81), lb3.node(t, client, from, 81)
+	}
+	for i := range 50 {
+		both(i, 1000)
+	}
+	from := uint16(2000)
+	require.Eventually(t, func() bool {
+		from++
+		for i := range 50 {
+			if a, b := both(i, from); a != b {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, 100*time.Millisecond, "they come to the same")
 	lb1.crash()
 	for i := range n {
 		for p := range 2 {

@@ -152,6 +152,12 @@ func TestPlanes(t *testing.T) {
 			require.Eventually(t, known(b), time.Minute, 5*time.Millisecond)
 			require.Eventually(t, known(c), time.Minute, 5*time.Millisecond)
 			for _, k := range conns {
+				src, dst := ofPacket(b.send(t, segment(k.client, k.vip, 0x02)))
+				require.Equal(t, k.node, dst, "a SYN that is sent again, by way of another balancer")
+				require.Equal(t, k.local, src)
+			}
+			require.Zero(t, b.Stats().Asked, "it was told")
+			for _, k := range conns {
 				src, dst := ofPacket(b.send(t, segment(k.node, k.local, 0x12)))
 				require.Equal(t, k.vip, src, "the answer by way of another balancer")
 				require.Equal(t, k.client, dst)
@@ -164,6 +170,15 @@ func TestPlanes(t *testing.T) {
 			}
 			require.EqualValues(t, len(conns), c.Stats().Adopted)
 			require.Zero(t, c.Stats().Resets)
+			// Those who took them over answer for them, and take them back at the end.
+			require.Eventually(t, func() bool { return b.c.Stats().Flows.Own+c.c.Stats().Flows.Own >= 2*len(conns) }, time.Minute, 20*time.Millisecond, "the flows have new origins")
+			require.Equal(t, 2*len(conns), b.c.Stats().Flows.Flows)
+			require.Equal(t, len(conns), b.KillSessions(func(dataplane.Session) bool { return true }))
+			require.Eventually(t, func() bool {
+				return c.c.Stats().Flows.Own >= 2*len(conns) && c.c.Stats().Flows.Flows == 2*len(conns) && b.c.Stats().Flows.Flows == 2*len(conns)
+			}, time.Minute, 20*time.Millisecond, "one forwards them still")
+			require.Equal(t, len(conns), c.KillSessions(func(dataplane.Session) bool { return true }))
+			require.Eventually(t, func() bool { return b.c.Stats().Flows.Flows == 0 && c.c.Stats().Flows.Flows == 0 }, time.Minute, 20*time.Millisecond, "all are forgotten")
 		})
 	}
 }

@@ -22,7 +22,7 @@ var (
 	sizes  = flag.String("sizes", simSizes, "with -update: balancers x flows of each of them; with an m before them by the model, else by the layers")
 )
 
-const simSizes = "2x1000,4x1000,8x1000,16x1000,32x1000,64x1000,256x1000,m16x1000,m64x1000,m256x1000,m1000x1000,m1000x10000"
+const simSizes = "2x1000,4x1000,8x1000,16x1000,32x1000,64x1000,256x1000,1000x100,m16x1000,m64x1000,m256x1000,m1000x1000,m1000x10000"
 
 // simTail says what the table does not.
 const simTail = `
@@ -36,8 +36,8 @@ const simTail = `
 
 ## The model
 
-What the layers take grows with the square of the number of balancers (200 with 100 flows each: 7 s of a processor), mostly for the comparisons at the end of a partition of so many, and so
-they were run up to 256. The rows "model" are
+What the layers take grows with the square of the number of balancers, mostly for the comparisons at the end of a partition of so many, and so they are run for 1,000 balancers with a tenth of
+the flows only. The rows "model" are
 by steering/cluster/internal/simnet.Model, which keeps a flow as its origin and its slot. Exact, over all flows and none sampled, are where flows live (the rendezvous of the package itself, for all sets
 of members that occur), which of them a change of members affects, who tells whom of them, and the frames and bytes of that; modelled are the times at which members notice something. It takes
 for granted that what was sent has arrived, so that it has no agreement of its own to show, and leaves out comparisons that begin while what they would find is under way: with few
@@ -361,12 +361,17 @@ Written by %s.
 // draw shows what a balancer sends over the size of the cluster.
 func draw(cs []*course) string {
 	const w, h, left, bottom = 720, 320, 70, 40
+	cs = slices.DeleteFunc(slices.Clone(cs), func(c *course) bool { return c.each != 1000 }) // comparable ones
+	all := slices.Clone(cs)
+	cs = slices.DeleteFunc(cs, func(c *course) bool { // the layers where there are both
+		return c.model && slices.ContainsFunc(all, func(o *course) bool { return !o.model && o.n == c.n })
+	})
 	most := 1.0
 	for _, c := range cs {
 		most = max(most, c.churnMost/1000)
 	}
-	x := func(n int) float64 { return left + math.Log2(float64(n))/10*(w-left-20) }
 	y := func(v float64) float64 { return h - bottom - v/most*(h-bottom-30) }
+	x := func(n int) float64 { return left + math.Log2(float64(n))/10*(w-left-20) }
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", w, h)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", w, h)
@@ -376,10 +381,6 @@ func draw(cs []*course) string {
 		v := most * float64(i) / 4
 		fmt.Fprintf(&b, `<text x="%d" y="%.0f" text-anchor="end">%.0f</text>`+"\n", left-6, y(v)+4, v)
 	}
-	cs = slices.DeleteFunc(slices.Clone(cs), func(c *course) bool { return c.each != 1000 }) // comparable ones
-	cs = slices.DeleteFunc(cs, func(c *course) bool {                                        // the layers where there are both
-		return c.model && slices.ContainsFunc(cs, func(o *course) bool { return !o.model && o.n == c.n })
-	})
 	for _, line := range []struct {
 		colour string
 		v      func(*course) float64

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 
 	"github.com/lbprim/lbprim/steering/cluster/flowshare"
 )
@@ -16,6 +17,8 @@ type Stats struct {
 	Refused, GossipRefused uint64
 	// Malformed streams and reports were refused: damaged, oversized, replayed or out of order.
 	Malformed uint64
+	// Stale reports of nodes came again or late, as they do with gossip, and changed nothing.
+	Stale uint64
 	// Broken streams were, or will be, opened again.
 	Broken uint64
 	// Dropped packets and connections found no room.
@@ -34,7 +37,7 @@ type Stats struct {
 func (c *Cluster) Stats() Stats {
 	n := &c.count
 	return Stats{
-		Flows: c.flows.Stats(), Refused: n.refused.Load(), GossipRefused: n.gossipRefused.Load(), Malformed: n.malformed.Load(),
+		Flows: c.flows.Stats(), Refused: n.refused.Load(), GossipRefused: n.gossipRefused.Load(), Malformed: n.malformed.Load(), Stale: n.stale.Load(),
 		Broken: n.broken.Load(), Dropped: c.socks.dropped.Load(), GossipSent: c.socks.sent.Load(), GossipReceived: c.socks.received.Load(),
 		StreamsSent: n.streamed.Load(), StreamsReceived: n.received.Load(), Changes: n.changes.Load(), Snapshots: n.snapshots.Load(),
 		Restored: n.restored.Load(), NotApplied: n.notApplied.Load(), UnknownFeeds: n.unknownFeeds.Load(), CallsLeftOut: n.callsOut.Load(),
@@ -54,17 +57,22 @@ func (w *logWriter) Write(b []byte) (int, error) {
 			level = l
 		}
 	}
-	if level == slog.LevelWarn {
-		for _, sign := range []string{"ecrypt", "label", "msg type", "version"} {
-			if bytes.Contains(line, []byte(sign)) {
-				w.c.count.gossipRefused.Add(1)
-				break
-			}
-		}
+	if level == slog.LevelWarn && isRefusal(line) {
+		w.c.count.gossipRefused.Add(1)
 	}
 	if i := bytes.Index(line, []byte("] ")); i >= 0 {
 		line = line[i+2:]
 	}
 	w.c.log.Log(w.c.running, level, string(line))
 	return len(b), nil
+}
+
+// isRefusal says whether a line of memberlist's log is about a message that it refused: for its key, label or form; not about a stream that
+// only broke.
+func isRefusal(line []byte) bool {
+	has := func(signs ...string) bool {
+		return slices.ContainsFunc(signs, func(s string) bool { return bytes.Contains(line, []byte(s)) })
+	}
+	return has("ecrypt", "label", "msg type", "msgType", "essage type", "version", "Failed to decode", "failed to receive", "Failed to read remote state", "truncated", "checksum",
+		"decompress", "state size") && !has("EOF", "timeout", "reset by peer", "closed")
 }
