@@ -24,7 +24,8 @@ import (
 type Relay struct {
 	// Addr is where the other balancers reach this one. It is one of Config.Addrs, by default the first.
 	Addr netip.Addr
-	// From are the addresses of the balancers. Nothing is sent to others, and what others send is dropped. Required.
+	// From are the addresses of the balancers. Nothing is sent to others, and what others send is not taken. Routers at the border must not let
+	// packets in that claim to come from them. Required.
 	From []netip.Prefix
 	// Key of GRE: one that all balancers have, and no channel of Intercept.Paths. Required.
 	Key uint32

@@ -49,6 +49,7 @@ type Cluster struct {
 	calls          chan func()   // of the caller's functions
 	running        context.Context
 	stop           context.CancelFunc
+	rate           rate // of what is sent of replicas
 	started        atomic.Bool
 	left           chan struct{}
 	leave          sync.Once
@@ -98,6 +99,7 @@ func newCluster(cfg *Config, oldest, newest uint8) (*Cluster, error) {
 		members: map[string]*member{}, lost: map[string]whereabouts{}, links: map[linkKey]*link{}, reports: map[reportKey]*told{},
 		differ: map[string]map[Mismatch]bool{}, leads: map[feedKey]*leading{}, follows: map[feedKey]*following{},
 	}
+	cl.rate.most = float64(c.FollowRate)
 	cl.running, cl.stop = context.WithCancel(context.Background())
 	if len(c.Keys) > 0 {
 		if cl.secrets, err = newSecrets(c.Keys, c.Name); err != nil {
@@ -425,6 +427,5 @@ func (s *streams) Send(to flowshare.Member, frame []byte, urgent bool) bool {
 		c.count.streamsBusy.Add(1)
 		return false
 	}
-	c.count.streamed.Add(uint64(len(frame) + frameHead))
 	return true
 }

@@ -365,9 +365,9 @@ func TestConfigFaults(t *testing.T) {
 		require.ErrorContains(t, err, "Config."+want)
 	}
 	_, err = New(&Config{Name: strings.Repeat("x", 65), Node: "a", Bind: netip.MustParseAddrPort("0.0.0.0:1"), Join: []netip.AddrPort{{}}, Keys: [][]byte{{1}},
-		Insecure: true, Topology: Serial, Members: []Peer{{"b", "p"}, {"b", ""}}, FollowEvery: -1, Replicas: map[string]Replica{"": nil},
+		Insecure: true, Topology: Serial, Members: []Peer{{"b", "p"}, {"b", ""}}, FollowEvery: -1, FollowRate: 1, Replicas: map[string]Replica{"": nil},
 		Flows: flowshare.Config{Self: flowshare.Member{Name: "x"}}})
-	for _, want := range []string{"Name", "Bind", "Join[0]", "Keys[0]", "Insecure", "Members", "Members[1].Name", "FollowEvery", "Replicas", "Flows"} {
+	for _, want := range []string{"Name", "Bind", "Join[0]", "Keys[0]", "Insecure", "Members", "Members[1].Name", "FollowEvery", "FollowRate", "Replicas", "Flows"} {
 		require.ErrorContains(t, err, "Config."+want)
 	}
 	for _, c := range []struct {

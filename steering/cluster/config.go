@@ -74,6 +74,9 @@ type Config struct {
 	Replicas map[string]Replica
 	// FollowEvery is how often changes of replicas are sent. Default 20 ms; 1 ms to 1 min.
 	FollowEvery time.Duration
+	// FollowRate bounds what is sent of replicas, in bytes a second, over all members, as Flows.MaxRate does for flows. At least
+	// 10,000. Default: no bound.
+	FollowRate int
 
 	// OnState is told whenever the state changes, and once at the beginning.
 	OnState func(intercept.ClusterState)
@@ -157,6 +160,9 @@ func (c *Config) withDefaults() (Config, error) {
 		n.FollowEvery = DefaultFollowEvery
 	case n.FollowEvery < time.Millisecond || n.FollowEvery > time.Minute:
 		bad("FollowEvery", n.FollowEvery, "1ms to 1m, or 0 for 20ms")
+	}
+	if n.FollowRate != 0 && (n.FollowRate < 10_000 || n.FollowRate > 1<<30) {
+		bad("FollowRate", n.FollowRate, "10000 to 1073741824, or 0 for no bound")
 	}
 	if n.Flows.Self != (flowshare.Member{}) || n.Flows.Transport != nil {
 		bad("Flows", "Self or Transport set", "both unset: they are the Cluster's")

@@ -145,6 +145,7 @@ func (l *link) stream(ctx context.Context, first []byte) error {
 	defer idle.Stop()
 	for frame := first; ; {
 		number++
+		l.c.count.streamed.Add(uint64(len(frame) + frameHead))
 		var head [frameHead]byte
 		binary.BigEndian.PutUint32(head[:], uint32(len(frame)))
 		binary.BigEndian.PutUint64(head[4:], number)
@@ -280,9 +281,11 @@ func (c *Cluster) resend(to flowshare.Member) {
 	c.changed()
 }
 
-// refused counts who could not prove to belong here. Who only hung up has proved nothing either way.
+// refused counts who could not prove to belong here. Who only hung up, or was too slow, has proved nothing either way.
 func (c *Cluster) refused(err error) {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+	var slow net.Error
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, context.Canceled) || errors.As(err, &slow) && slow.Timeout() {
 		c.count.broken.Add(1)
 		return
 	}

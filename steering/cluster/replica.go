@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -161,7 +162,7 @@ func (c *Cluster) lead(now time.Time) {
 		after, needed, sent := j.l.seq, j.l.needed, j.l.sent
 		c.mu.Unlock()
 		for range 64 { // then others have their turn
-			if needed {
+			if needed || c.rate.wait(now) > 0 {
 				break
 			}
 			b := bulkHead(bulkChanges, j.k.feed)
@@ -180,6 +181,7 @@ func (c *Cluster) lead(now time.Time) {
 			if !j.s.send(b, false) {
 				break
 			}
+			c.rate.spend(len(b))
 			sent = now
 			c.count.changes.Add(last - after)
 			if last == after {
@@ -252,6 +254,16 @@ func (w *partWriter) flush(end bool) error {
 	b = append(append(b, last), w.buf...)
 	w.buf = w.buf[:0]
 	w.part++
+	for d := w.c.rate.wait(time.Now()); d > 0; d = w.c.rate.wait(time.Now()) {
+		select {
+		case <-time.After(d):
+		case <-w.s.ended:
+			return context.Canceled
+		case <-w.c.running.Done():
+			return w.c.running.Err()
+		}
+	}
+	w.c.rate.spend(len(b))
 	return w.s.sendWait(w.c.running, b)
 }
 

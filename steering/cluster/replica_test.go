@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -161,4 +162,26 @@ func TestReplicas(t *testing.T) {
 	for _, r := range rs {
 		require.Zero(t, r.Stats().NotApplied)
 	}
+}
+
+// TestFollowRate: what is sent of replicas is bounded, snapshots and changes, and counted.
+func TestFollowRate(t *testing.T) {
+	full := &numbers{keep: 100}
+	for k := range uint64(40_000) {
+		full.add(k) // 320 kB
+	}
+	const most = 400_000
+	a := launch(t, Config{Node: "lb0", Replicas: map[string]Replica{"numbers": full}, FollowRate: most})
+	begun := time.Now()
+	empty := &numbers{keep: 100}
+	launch(t, Config{Node: "lb1", Replicas: map[string]Replica{"numbers": empty}, Join: []netip.AddrPort{a.Addr()}})
+	eventually(t, "the snapshot", func() bool { return empty.size() == 40_000 })
+	took := time.Since(begun)
+	sent := float64(a.Stats().StreamsSent)
+	require.Greater(t, sent, 320_000.0)
+	// A tenth of a second's worth at once, and a message more than there is room for.
+	require.Less(t, sent, took.Seconds()*most+most/10+2*partSize, "after %v", took)
+	t.Logf("%.0f bytes in %v", sent, took)
+	var r rate
+	require.Zero(t, r.wait(time.Now()), "no bound")
 }
