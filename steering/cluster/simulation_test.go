@@ -37,7 +37,7 @@ const simTail = `
 ## The model
 
 What the layers take grows with the square of the number of balancers, mostly for the comparisons at the end of a partition of so many, and so they are run for 1,000 balancers with a tenth of
-the flows only. The rows "model" are
+the flows only (of which ten percent a second end and begin, and none during the partition). The rows "model" are
 by steering/cluster/internal/simnet.Model, which keeps a flow as its origin and its slot. Exact, over all flows and none sampled, are where flows live (the rendezvous of the package itself, for all sets
 of members that occur), which of them a change of members affects, who tells whom of them, and the frames and bytes of that; modelled are the times at which members notice something. It takes
 for granted that what was sent has arrived, so that it has no agreement of its own to show, and leaves out comparisons that begin while what they would find is under way: with few
