@@ -20,6 +20,9 @@ import (
 func captured(t testing.TB) (out [][]byte) {
 	files, err := filepath.Glob(filepath.Join(testenv.Shared(t), "packets", "*.pcap"))
 	require.NoError(t, err)
+	more, err := filepath.Glob(filepath.Join(testenv.Shared(t), "packets", "copyleft", "*.pcap"))
+	require.NoError(t, err)
+	files = append(files, more...)
 	for _, name := range files {
 		f, err := os.Open(name)
 		require.NoError(t, err)

@@ -35,7 +35,7 @@
 // With [Intercept], flows that are for no virtual address are redirected by the rules of steering/intercept: a SYN meets the in-path and
 // load-balance rules, everything else that is unknown, and what those let pass, the network services table. Both directions of a redirected flow
 // go to its node in a tunnel, untouched. What a node sends to the balancer in a tunnel goes on without a decision: by the channel
-// whose key it has (steering/path), else as it is routed.
+// whose key it has (steering/path), else as it is routed. What leaves so, and what nothing redirects, gets the DSCP that path rules and QoS rows say.
 //
 // # Looking on
 //

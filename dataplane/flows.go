@@ -12,7 +12,7 @@ import (
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
-// FlowExport says how a Plane tells a collector about the sessions of services that have Service.ExportFlows set. Each
+// FlowExport says how a Plane tells a collector about the sessions of services that have Service.ExportFlows set, and of redirected flows that a path rule asks for (Intercept). Each
 // direction of a session is a flow of its own. It is plain data.
 type FlowExport struct {
 	// Exporter sends the records. Required. It stays its owner's: the Plane flushes it, and does not close its connection.
@@ -119,8 +119,8 @@ func (p *Plane) FlowStats() FlowStats {
 }
 
 // chosen reports whether a session of a service is exported.
-func (c *FlowExport) chosen(p *Plane, k clienttable.Flow, service uint32) bool {
-	if svc := p.snap.Load().service(service); svc == nil || !c.All && !svc.conf.ExportFlows {
+func (c *FlowExport) chosen(p *Plane, k clienttable.Flow, service uint32, flags uint16) bool {
+	if svc := p.snap.Load().service(service); svc == nil || !c.All && !svc.conf.ExportFlows && flags&isExported == 0 {
 		return false
 	}
 	return flowexport.NewSampler(uint32(c.Sample)).Sampled(k.Hash(p.cfg.Seed))
@@ -129,7 +129,7 @@ func (c *FlowExport) chosen(p *Plane, k clienttable.Flow, service uint32) bool {
 // flowEnds notes the end of a session, whose entry towards the node has left the table.
 func (p *Plane) flowEnds(k clienttable.Flow, rec *record, why clienttable.Reason) {
 	c := p.flows.conf.Load()
-	if c == nil || !c.chosen(p, k, rec.service) {
+	if c == nil || !c.chosen(p, k, rec.service, rec.flags) {
 		return
 	}
 	x := &p.flows
@@ -241,9 +241,9 @@ func (x *flowExport) look(p *Plane, c *FlowExport, now time.Time, last bool) {
 		if r.dir() != toNode {
 			continue
 		}
-		service, ok := uint32(0), false
-		p.peek(k, r, func(rec *record) { service, ok = rec.service, true })
-		if !ok || !c.chosen(p, k, service) {
+		service, flags, ok := uint32(0), uint16(0), false
+		p.peek(k, r, func(rec *record) { service, flags, ok = rec.service, rec.flags, true })
+		if !ok || !c.chosen(p, k, service, flags) {
 			continue
 		}
 		s, ok := p.session(k, r)

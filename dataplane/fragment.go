@@ -7,6 +7,7 @@ import (
 
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/internal/wire"
+	"github.com/lbprim/lbprim/steering/path"
 )
 
 // Bounds of the fragment table.
@@ -49,6 +50,7 @@ type course struct {
 	fate    fate
 	session clienttable.Flow // that it follows
 	id      uint32           // the identification that it leaves with
+	dscp    path.DSCP        // of what passes
 }
 
 type fate uint8
@@ -242,6 +244,9 @@ func (w *Worker) firstFragment(pk *packet, f fate, rec *record, dir uint32) (c c
 	if w.dry {
 		return c, nil, true
 	}
+	if f == passes {
+		c.dscp = w.markOf(pk, false).DSCP
+	}
 	var out *clienttable.Flow
 	switch {
 	case rec != nil && rec.flags&asIs == 0:
@@ -311,7 +316,8 @@ func (w *Worker) follow(pk *packet, c course) {
 	pk.v.SetFragID(pk.ip, c.id)
 	switch c.fate {
 	case passes:
-		w.pass(pk)
+		w.setDSCP(pk, c.dscp)
+		w.passOn(pk)
 		return
 	case echoes:
 		w.echoFragment(pk)

@@ -39,10 +39,16 @@ type Intercept struct {
 
 	// Paths has the channels by which nodes choose a way out: a packet in GRE with the key of a channel leaves by that channel's
 	// interface for its gateway. Channels of other balancers than Balancer are unknown here. Channel finds the
-	// interface and the addresses of the frame; it is required with Paths, and must be fast.
+	// interface and the addresses of the frame; it is required with Balancer, and must be fast.
+	//
+	// What leaves past the interception, from a node (path.Packet.Optimized) or because nothing redirects it, gets the DSCP that the path rules
+	// and QoS rows of Paths say; its ECN bits stay. Redirected flows that a path rule asks it for are exported.
+	// Later fragments follow the first; those that a node sends match by their addresses only.
 	Paths    *path.Engine
 	Balancer string
 	Channel  func(path.Channel) (Hop, bool)
+	// ExportFlows has the flows exported that are redirected, as Config.Flows says, whatever Paths says of each.
+	ExportFlows bool
 }
 
 func (x *Intercept) resolve(c *Config) (*Intercept, error) {
@@ -70,8 +76,11 @@ func (x *Intercept) resolve(c *Config) (*Intercept, error) {
 	if len(c.Addrs) == 0 {
 		errs = append(errs, invalid("Config.Addrs", "none", "an address of the balancer's own, with Intercept"))
 	}
-	if r.Paths != nil && (r.Channel == nil || !c.ethernet()) {
-		errs = append(errs, invalid("Intercept.Channel", nil, "a function, and devices of Ethernet frames, with Paths"))
+	if r.Balancer != "" && (r.Paths == nil || r.Channel == nil || !c.ethernet()) {
+		errs = append(errs, invalid("Intercept.Balancer", r.Balancer, "none, without Paths, Channel and devices of Ethernet frames"))
+	}
+	if r.Balancer == "" && r.Channel != nil {
+		errs = append(errs, invalid("Intercept.Balancer", `""`, "the name of this balancer in Paths, with Channel"))
 	}
 	return &r, errors.Join(errs...)
 }
@@ -111,7 +120,7 @@ func (x *interception) end(k clienttable.Flow, id steering.NodeID) {
 // interceptService is the service of redirected flows. p.mu is held.
 func (p *Plane) interceptService(next *snapshot, no uint32) error {
 	x := p.inter
-	c := Service{Name: x.conf.Name, Forward: Tunnelled, Tunnel: x.conf.Tunnel, MTU: x.conf.MTU, Ageing: x.conf.Ageing, Mode: clienttable.ServerPerSession}
+	c := Service{Name: x.conf.Name, Forward: Tunnelled, Tunnel: x.conf.Tunnel, MTU: x.conf.MTU, Ageing: x.conf.Ageing, Mode: clienttable.ServerPerSession, ExportFlows: x.conf.ExportFlows}
 	svc := &service{no: no, live: true, conf: c, pool: x.pool, clients: grouping(&c), inline: true}
 	svc.timers, _ = clienttable.NewTimers(&c.Ageing)
 	var ok bool
@@ -258,6 +267,7 @@ func (w *Worker) intercept(pk *packet, p *policy.Packet) (done bool) {
 		w.deliver(pk, &record{node: to, way: svc.way})
 		return true
 	}
+	pk.export = w.markOf(pk, false).Export
 	began := w.stats.services[svc.no].Sessions
 	r, reason := w.store(pk, svc, n, &to)
 	if w.stats.services[svc.no].Sessions == began {
@@ -324,8 +334,9 @@ func (w *Worker) fromTunnel(pk *packet, src netip.Addr) (done bool) {
 		return true
 	}
 	w.stats.unwrapped++
+	w.setDSCP(pk, w.markOf(pk, true).DSCP)
 	if !channel {
-		w.pass(pk)
+		w.passOn(pk)
 		return true
 	}
 	if w.routeBy(pk, &hop) {

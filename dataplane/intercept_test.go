@@ -255,8 +255,8 @@ func TestChannels(t *testing.T) {
 func TestInterceptFaults(t *testing.T) {
 	paths, err := path.New(nil, 1, nil)
 	require.NoError(t, err)
-	_, err = New(&Config{Intercept: &Intercept{MTU: 5, Tunnel: Tunnel{Kind: 9}, Paths: paths}})
-	for _, want := range []string{"Intercept.Engine", "Intercept.MTU = 5", "Intercept.Tunnel", "Config.Addrs", "Intercept.Channel"} {
+	_, err = New(&Config{Intercept: &Intercept{MTU: 5, Tunnel: Tunnel{Kind: 9}, Paths: paths, Balancer: "b1"}})
+	for _, want := range []string{"Intercept.Engine", "Intercept.MTU = 5", "Intercept.Tunnel", "Config.Addrs", "Intercept.Balancer = b1"} {
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -70,7 +70,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 	dict.Nodes = make([][2]string, len(snap.nodes))
 	for _, s := range snap.services {
 		for i, nd := range snap.nodes {
-			if s.uses(nd.pool) && !nd.gone {
+			if (s.uses(nd.pool) || s.inline && nd.pool.inter != nil) && !nd.gone {
 				dict.Nodes[i] = [2]string{s.conf.Name, nd.name}
 			}
 		}
@@ -356,7 +356,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	}
 	rec := &p.slab.recs[at]
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
-	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay|isDelayed|isInline), f.node.no, f.svc.no, f.svc.way, v.tcp
+	rec.flags, rec.nodeNo, rec.service, rec.way, rec.tcp = v.flags&(isTCP|isSCTP|hasLocal|oneWay|isDelayed|isInline|isExported), f.node.no, f.svc.no, f.svc.way, v.tcp
 	rec.aged.Store(0)
 	rec.accel.Store(0)
 	rec.setCounts(p.tick(now.Add(-v.age)), v.counts)

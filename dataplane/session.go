@@ -72,6 +72,7 @@ const (
 	oneWay    // the node answers past the balancer: there is one entry, and nothing is translated
 	isDelayed // it is two connections
 	isInline  // both directions go to the node as they are, which is not their destination
+	isExported
 )
 
 // asIs are the flags of sessions whose packets are not translated.

@@ -56,7 +56,8 @@ type Stats struct {
 	Asked, Adopted uint64
 	// Relayed packets were sent to other balancers, Received ones came from them, see [Relay].
 	Relayed, Received uint64
-	// Unwrapped packets came from nodes in a tunnel, see [Intercept].
+	// Marked packets got another DSCP, and Unwrapped ones came from nodes in a tunnel, see [Intercept].
+	Marked    uint64
 	Unwrapped uint64
 
 	// Delay is about connections with delayed binding.
@@ -100,8 +101,8 @@ type workerStats struct {
 
 	cookies, confirmed, spliced, replies, moved, resumed uint64
 
-	reselected, resets, pings, errors, translated, clamped, malformed, unwrapped, adopted, relayed, received uint64
-	_                                                                                                        [64]byte
+	reselected, resets, pings, errors, translated, clamped, malformed, unwrapped, marked, adopted, relayed, received uint64
+	_                                                                                                                [64]byte
 }
 
 // fit makes room for the services and nodes of a snapshot.
@@ -142,6 +143,7 @@ func (p *Plane) Stats() (st Stats) {
 		st.Translated += s.translated
 		st.Clamped += s.clamped
 		st.Unwrapped += s.unwrapped
+		st.Marked += s.marked
 		st.Adopted += s.adopted
 		st.Relayed += s.relayed
 		st.Received += s.received

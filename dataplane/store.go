@@ -24,6 +24,9 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	switch {
 	case svc.inline:
 		rec.flags = isInline
+		if pk.export {
+			rec.flags |= isExported
+		}
 	case svc.conf.Forward.direct():
 		rec.flags = oneWay
 		rec.tcp = clienttable.OneWayTCP()

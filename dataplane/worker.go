@@ -77,6 +77,7 @@ type packet struct {
 	dir    uint32
 	tr     *splice.Translation // not nil: and its numbers
 	client uint32              // that much is added to the client's
+	export bool                // its flow is to be exported
 
 	// For those who watch:
 	reason  Reason // of a drop
@@ -207,7 +208,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 func (w *Worker) parse(pk *packet) Reason {
 	w.stats.in.add(len(pk.buf) - Headroom)
 	pk.l3, pk.partial, pk.mtu, pk.rec, pk.tr, pk.client = Headroom, false, 0, nil, nil, 0
-	pk.known, pk.service = false, 0
+	pk.known, pk.service, pk.export = false, 0, false
 	pk.ip = nil
 	if w.link.Ethernet {
 		f, s := wire.ParseEthernet(pk.buf[Headroom:])
@@ -250,8 +251,14 @@ func (w *Worker) drop(pk *packet, r Reason) {
 	}
 }
 
-// pass sends a packet on as it came.
+// pass sends a packet on as it came, but for its DSCP.
 func (w *Worker) pass(pk *packet) {
+	w.setDSCP(pk, w.markOf(pk, false).DSCP)
+	w.passOn(pk)
+}
+
+// passOn sends a packet on as it is.
+func (w *Worker) passOn(pk *packet) {
 	if w.link.Ethernet && !w.route(pk) {
 		return
 	}

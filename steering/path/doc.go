@@ -18,7 +18,7 @@
 // balancer interface that redirected its connection, or dropped where the rule says so.
 // A rule may set the DSCP, and may do nothing but ask for flow export. The QoS marking
 // table has the same fields to match and is looked at separately; the DSCP of a path
-// rule wins over its own.
+// rule wins over its own. Who only marks packets, and leaves their way to others, asks [Engine.Mark].
 //
 // While the cluster is not steady, rules that name an application do not match
 // pass-through TCP.

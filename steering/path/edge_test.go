@@ -149,3 +149,36 @@ func TestStoppedRunLosesNothing(t *testing.T) {
 		require.Len(t, due, 2)
 	})
 }
+
+// Mark says what Decide does, and is no traffic: nothing is probed for it.
+func TestMarkIsNoTraffic(t *testing.T) {
+	cfg := &Config{
+		Local:     "here",
+		Sites:     []Site{{Name: "here", Uplinks: []Uplink{{Name: "mpls", Gateway: netip.MustParseAddr("192.0.2.1")}}}},
+		Balancers: []Balancer{{Name: "b1", Interfaces: []Interface{{Name: "wan0", Prefix: netip.MustParsePrefix("192.0.2.2/24")}}}},
+		Rules:     []Rule{{Name: "all", Uplinks: []string{"mpls"}}},
+	}
+	e, err := New(cfg, 1, nil)
+	require.NoError(t, err)
+	require.False(t, e.Marks())
+	next := *cfg
+	next.Rules = []Rule{{Name: "all", Uplinks: []string{"mpls"}, SetDSCP: CodePoint(46), Export: true}}
+	require.NoError(t, e.Set(&next))
+	require.True(t, e.Marks())
+	p := Packet{Src: netip.MustParseAddrPort("10.0.0.1:1"), Dst: netip.MustParseAddrPort("10.1.0.1:2"), Protocol: 6}
+	u := e.view.Load().uplinks["mpls"]
+	d := e.Mark(&p)
+	require.False(t, u.wanted.Load())
+	require.Equal(t, CodePoint(46), d.DSCP)
+	require.True(t, d.Export)
+	require.Zero(t, testing.AllocsPerRun(100, func() { e.Mark(&p) }))
+	require.Equal(t, d, e.Decide(&p))
+	require.True(t, u.wanted.Load())
+	next.Rules[0].Disabled = true
+	require.NoError(t, e.Set(&next))
+	require.False(t, e.Marks())
+	next.Rules = nil
+	next.Marks = []Mark{{Name: "m", DSCP: CodePoint(1)}}
+	require.NoError(t, e.Set(&next))
+	require.True(t, e.Marks())
+}

@@ -105,6 +105,7 @@ type view struct {
 	marks   []Mark
 	sites   sites
 	bySite  bool // some rule or mark asks for the site
+	marking bool // some rule or mark sets a DSCP, or asks for export
 	names   []string
 	uplinks map[string]*uplink
 	byRule  [][]*uplink
@@ -169,6 +170,8 @@ func (e *Engine) set(cfg *Config, first bool) error {
 	v.sites.ready()
 	v.bySite = slices.ContainsFunc(v.rules, func(r Rule) bool { return r.Match.DstSite != "" }) ||
 		slices.ContainsFunc(v.marks, func(m Mark) bool { return m.Match.DstSite != "" })
+	v.marking = slices.ContainsFunc(v.rules, func(r Rule) bool { return !r.Disabled && (r.SetDSCP != 0 || r.Export) }) ||
+		slices.ContainsFunc(v.marks, func(m Mark) bool { return !m.Disabled })
 	lines := make(map[ChannelID]*line, len(channels))
 	for _, c := range channels {
 		l := e.lines[c.ID]
@@ -244,16 +247,22 @@ func (e *Engine) choose(u *uplink) {
 func (e *Engine) Site(a netip.Addr) string { return e.view.Load().sites.lookup(a.Unmap()) }
 
 // Decide chooses the way of a packet. It takes no lock and does not allocate.
-func (e *Engine) Decide(p *Packet) Decision { return e.decide(p, nil) }
+func (e *Engine) Decide(p *Packet) Decision { return e.decide(p, nil, true) }
+
+// Mark is Decide for who asks for nothing but the DSCP and whether to export the flow: it counts as no traffic for the uplinks. It does not allocate.
+func (e *Engine) Mark(p *Packet) Decision { return e.decide(p, nil, false) }
+
+// Marks reports whether any rule or QoS row sets a DSCP or asks for export: where none does, Mark need not be called.
+func (e *Engine) Marks() bool { return e.view.Load().marking }
 
 // Explain says what Decide would do with p now; it counts as no traffic.
 func (e *Engine) Explain(p *Packet) Explanation {
 	x := Explanation{Packet: *p}
-	x.Decision = e.decide(p, &x)
+	x.Decision = e.decide(p, &x, false)
 	return x
 }
 
-func (e *Engine) decide(p *Packet, x *Explanation) Decision {
+func (e *Engine) decide(p *Packet, x *Explanation, traffic bool) Decision {
 	v := e.view.Load()
 	m := matcher{e: e, p: p}
 	if v.bySite || x != nil {
@@ -296,7 +305,7 @@ func (e *Engine) decide(p *Packet, x *Explanation) Decision {
 			d.DSCP, d.Mark = r.SetDSCP, ""
 		}
 		for _, u := range v.byRule[i] {
-			if x == nil && !u.wanted.Load() {
+			if traffic && !u.wanted.Load() {
 				u.wanted.Store(true)
 				e.poke()
 			}
