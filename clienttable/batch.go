@@ -19,6 +19,9 @@ func (t *Table[K, V]) LoadBatch(now time.Time, ks []K, vs []V, ok []bool) (hits 
 	}
 	all := len(ks)
 	vs, ok = vs[:all], ok[:all]
+	if t.kin.Load() != nil {
+		t = t.newest() // what is not there is looked for in the smaller one
+	}
 	tick := t.tick(now)
 	var at [batchMax]place
 	for len(ks) > 0 {

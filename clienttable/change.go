@@ -29,7 +29,7 @@ func (t *Table[K, V]) LoadAndDeleteAt(now time.Time, k K) (v V, ok bool) {
 
 // take removes k.
 func (t *Table[K, V]) take(now int64, k *K, why Reason) (v V, ok bool) {
-	s, home, tag := t.lock(k)
+	t, s, home, tag := t.lock(k, now)
 	slot, found := t.find(s, home, tag, k)
 	if !found {
 		t.unlock(s)
@@ -62,9 +62,16 @@ func (t *Table[K, V]) DeleteFunc(del func(k K, v V) bool) (n int) {
 // Clear removes all entries there are.
 func (t *Table[K, V]) Clear() {
 	t.DeleteFunc(func(K, V) bool { return true })
+	for _, m := range t.family() {
+		m.clearDead()
+	}
+}
+
+// clearDead removes what is not alive any more.
+func (t *Table[K, V]) clearDead() {
 	now := t.tick(time.Now())
 	var out [reapMax]removed[K, V]
-	for i := range t.shards { // those that were not alive any more
+	for i := range t.shards {
 		s := &t.shards[i]
 		for seg := range s.segMin {
 			for done := false; !done; {
@@ -98,7 +105,7 @@ func (t *Table[K, V]) SetLife(now time.Time, k K, l Life) bool {
 
 // alter changes the life of an entry.
 func (t *Table[K, V]) alter(now int64, k *K, change func(Life) Life) bool {
-	s, home, tag := t.lock(k)
+	t, s, home, tag := t.lock(k, now)
 	slot, found := t.find(s, home, tag, k)
 	if !found {
 		t.unlock(s)
@@ -121,8 +128,7 @@ func (t *Table[K, V]) alter(now int64, k *K, change func(Life) Life) bool {
 	}
 	s.n.updated++
 	if s.log != nil {
-		m := atomic.LoadUint64(t.metaOf(slot))
-		s.log.store(k, &v, m)
+		s.log.store(k, &v, t.lifeOf(atomic.LoadUint64(t.metaOf(slot))))
 	}
 	t.unlock(s)
 	return true
@@ -161,7 +167,7 @@ func (t *Table[K, V]) lifeOf(m uint64) Life {
 // table.
 func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) bool {
 	tick := t.tick(now)
-	s, home, tag := t.lock(&k)
+	t, s, home, tag := t.lock(&k, tick)
 	slot, found := t.find(s, home, tag, &k)
 	if !found {
 		t.unlock(s)
@@ -197,17 +203,26 @@ func (t *Table[K, V]) Update(now time.Time, k K, f func(v V, l Life) (V, Life)) 
 	t.mark(s, slot, metaClassOf(was), metaClassOf(m))
 	t.expect(s, slot, exp)
 	s.n.updated++
-	s.log.store(&k, &v, m)
+	s.log.store(&k, &v, t.lifeOf(m))
 	t.unlock(s)
 	return true
 }
 
-// lock locks the shard of a key, and returns its home group and tag.
-func (t *Table[K, V]) lock(k *K) (s *shard[K, V], home uint32, tag uint8) {
+// lock locks the shard of a key, and returns its home group and tag: those of the table
+// that is to be changed, which is another one if t has grown.
+func (t *Table[K, V]) lock(k *K, now int64) (in *Table[K, V], s *shard[K, V], home uint32, tag uint8) {
 	h := t.hashOf(k)
-	t.warm(h)
-	no, home, tag := t.home(h)
-	s = &t.shards[no]
-	s.mu.Lock()
-	return s, home, tag
+	for {
+		if t.kin.Load() != nil {
+			t = t.settle(h, k, now)
+		}
+		t.warm(h)
+		no, home, tag := t.home(h)
+		s = &t.shards[no]
+		s.mu.Lock()
+		if !s.left {
+			return t, s, home, tag
+		}
+		t.unlock(s)
+	}
 }

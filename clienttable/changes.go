@@ -52,12 +52,11 @@ type changeLog[K comparable, V any] struct {
 	mu   sync.Mutex
 	ring []Change[K, V]
 	seq  uint64 // of the last change
-	life func(meta uint64) Life
 }
 
-func (l *changeLog[K, V]) store(k *K, v *V, m uint64) {
+func (l *changeLog[K, V]) store(k *K, v *V, life Life) {
 	if l != nil {
-		l.add(Change[K, V]{Op: Stored, Key: *k, Value: *v, Life: l.life(m)})
+		l.add(Change[K, V]{Op: Stored, Key: *k, Value: *v, Life: life})
 	}
 }
 

@@ -1,7 +1,6 @@
 package clienttable_test
 
 import (
-	"bytes"
 	"fmt"
 	"time"
 
@@ -71,50 +70,4 @@ func ExampleTCPState_Reset() {
 	// Output:
 	// opened
 	// RST to the server 1001 5001 true
-}
-
-// A table that has become too small is followed by a larger one while it goes on
-// working: a snapshot, then what has changed meanwhile. Look-ups and stores never wait.
-func ExampleTable_Apply() {
-	small, err := clienttable.New(&clienttable.Config[uint64, uint32]{MaxEntries: 1000, ChangeLog: 1000})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer small.Close()
-	_ = small.Store(1, 11)
-	_ = small.Store(2, 22)
-
-	large, err := clienttable.New(&clienttable.Config[uint64, uint32]{MaxEntries: 100_000, ChangeLog: 1000})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer large.Close()
-	seq := small.Seq() // before the snapshot: to apply changes twice does no harm
-	var snapshot bytes.Buffer
-	if _, err := small.WriteTo(&snapshot); err != nil {
-		fmt.Println(err)
-	}
-	if _, err := large.ReadFrom(&snapshot); err != nil {
-		fmt.Println(err)
-	}
-
-	_ = small.Store(3, 33) // meanwhile
-	small.Delete(1)
-
-	changes := make([]clienttable.Change[uint64, uint32], 64)
-	for { // and again after the swap of the pointer by which the table is used
-		n, err := small.Changes(seq, changes)
-		if err != nil {
-			fmt.Println(err) // the log was too short: another snapshot
-		}
-		if n == 0 {
-			break
-		}
-		_ = large.Apply(time.Now(), changes[:n]...)
-		seq = changes[n-1].Seq
-	}
-	fmt.Println(large.Len(), large.MaxEntries())
-	// Output: 2 100000
 }

@@ -15,7 +15,7 @@ func (t *Table[K, V]) LoadAt(now time.Time, k K) (v V, ok bool) {
 	h := t.hashOf(&k)
 	v, ok = t.load(h, &k, t.tick(now), touchSafe)
 	if t.count {
-		t.countLookup(h, ok)
+		t.newest().countLookup(h, ok)
 	}
 	return
 }
@@ -41,9 +41,11 @@ func (t *Table[K, V]) countLookup(h uint64, ok bool) {
 type touching uint8
 
 const (
-	touchNot    touching = iota
-	touchSafe            // and makes sure that no sweep is removing it
-	touchUnsafe          // and the caller does
+	touchNot    touching = 0
+	touchUnsafe touching = 1 // and the caller makes sure that no sweep is removing it
+	makesSure   touching = 2 // the look-up does
+	touchSafe            = touchUnsafe | makesSure
+	alone       touching = 4 // nothing is looked for in another table: see loadKin
 )
 
 // load looks k up, whose hash is h, without a lock, but for loadBehind.
@@ -61,11 +63,11 @@ again:
 	for round := 0; ; round++ {
 		for m := lanes(atomic.LoadUint64(t.tagsOf(base+g)), tag); m != 0; m &= m - 1 {
 			slot := laneSlot(base+g, m)
-			v, got := t.hit(slot, k, now, touch != touchNot)
+			v, got := t.hit(slot, k, now, touch&touchUnsafe != 0)
 			switch got {
 			case hitYes:
-				if touch == touchSafe && now < s.reapTo.Load() {
-					return t.loadBehind(s, h, k, now)
+				if touch&makesSure != 0 && now < s.reapTo.Load() {
+					return t.loadBehind(s, h, k, now, touch)
 				}
 				runtime.KeepAlive(t)
 				return v, true
@@ -91,8 +93,13 @@ again:
 		}
 		break
 	}
+	// Asked for before moves: when kin is dropped, all it had has moved here.
+	r := t.kin.Load()
 	if s.moves.Load() != moves {
 		goto again
+	}
+	if r != nil && touch&alone == 0 {
+		return t.loadKin(r, h, k, now, touch)
 	}
 	runtime.KeepAlive(t)
 	return v, false
@@ -106,20 +113,24 @@ again:
 // reapTo before it looks at any, one of them notices the other.
 //
 //go:noinline
-func (t *Table[K, V]) loadBehind(s *shard[K, V], h uint64, k *K, now int64) (v V, ok bool) {
+func (t *Table[K, V]) loadBehind(s *shard[K, V], h uint64, k *K, now int64, touch touching) (v V, ok bool) {
 	if r := s.reaping.Load(); r&1 == 0 {
-		v, ok = t.load(h, k, now, touchUnsafe)
+		v, ok = t.load(h, k, now, touch&^makesSure)
 		if s.reaping.Load() == r {
 			return v, ok // no sweep was at work
 		}
 	}
 	_, home, tag := t.home(h)
 	s.mu.Lock()
-	defer t.unlock(s)
 	slot, found := t.find(s, home, tag, k)
 	if !found {
+		t.unlock(s)
+		if r := t.kin.Load(); r != nil && touch&alone == 0 {
+			return t.loadKin(r, h, k, now, touch)
+		}
 		return *new(V), false
 	}
+	defer t.unlock(s)
 	if v = t.value(slot); t.state(slot, now, &v) != 0 {
 		return *new(V), false
 	}

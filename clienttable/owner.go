@@ -34,6 +34,22 @@ func (t *Table[K, V]) Invalidate(owner uint32) {
 	if owner == 0 || t.cfg.Owner == nil {
 		return
 	}
+	// From the oldest on, and on to one that begins to follow meanwhile: see handOver.
+	if r := t.kin.Load(); r != nil && r.older != nil {
+		r.older.invalidate(owner)
+	}
+	for {
+		t.invalidate(owner)
+		r := t.kin.Load()
+		if r == nil || r.newer == nil {
+			return
+		}
+		t = r.newer
+	}
+}
+
+// invalidate is Invalidate for one of the tables of a family.
+func (t *Table[K, V]) invalidate(owner uint32) {
 	o := &t.owners
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 // a huge page. It may be called at any time, by any goroutine; on systems that cannot (before Linux 5.14) it does
 // nothing.
 func (t *Table[K, V]) Prefault() {
+	t = t.newest()
 	if t.closed.Load() {
 		return
 	}

@@ -49,26 +49,29 @@ func TestConcurrent(t *testing.T) {
 				},
 			})
 			require.NoError(t, err)
+			first := tab // and what it has grown to
+			var other atomic.Pointer[Table[Flow, session]]
+			other.Store(tab)
 			var clock, serial atomic.Int64
 			now := func() time.Time { return tab.epoch.Add(time.Duration(clock.Load())) }
 			var wg sync.WaitGroup
-			work := func(n int, f func(r *rand.Rand)) {
+			work := func(n int, f func(r *rand.Rand, tab *Table[Flow, session])) {
 				for i := range n {
 					wg.Go(func() {
 						r := rand.New(rand.NewPCG(uint64(i), 9))
-						for range 4000 {
-							f(r)
+						for n := range 4000 {
+							f(r, []*Table[Flow, session]{first, other.Load()}[n%2])
 						}
 					})
 				}
 			}
-			work(2, func(r *rand.Rand) { // readers
+			work(2, func(r *rand.Rand, tab *Table[Flow, session]) { // readers
 				k := r.Uint32N(keys)
 				if s, ok := tab.LoadAt(now(), flowOf(k)); ok && !s.fits(k) {
 					t.Errorf("torn: %v %v", k, s)
 				}
 			})
-			work(1, func(r *rand.Rand) { // a reader of batches
+			work(1, func(r *rand.Rand, tab *Table[Flow, session]) { // a reader of batches
 				var ks [8]Flow
 				var is [8]uint32
 				var vs [8]session
@@ -84,7 +87,7 @@ func TestConcurrent(t *testing.T) {
 					}
 				}
 			})
-			work(2, func(r *rand.Rand) { // writers
+			work(2, func(r *rand.Rand, tab *Table[Flow, session]) { // writers
 				k := r.Uint32N(keys)
 				l := Life{Class: Class(r.UintN(3)), TTL: time.Duration(1+r.IntN(3000)) * time.Millisecond}
 				v := makeSession(k, uint64(serial.Add(1)))
@@ -110,7 +113,7 @@ func TestConcurrent(t *testing.T) {
 					}
 				}
 			})
-			work(1, func(r *rand.Rand) { // time passes
+			work(1, func(r *rand.Rand, tab *Table[Flow, session]) { // time passes
 				clock.Add(int64(r.IntN(4)) * int64(time.Millisecond))
 				if r.UintN(20) == 0 {
 					tab.Sweep(now(), r.IntN(100))
@@ -118,13 +121,22 @@ func TestConcurrent(t *testing.T) {
 				if r.UintN(100) == 0 {
 					tab.Invalidate(r.Uint32N(9))
 				}
+				if r.UintN(300) == 0 {
+					next, err := tab.Grow(now(), tab.MaxEntries()+r.IntN(200))
+					if err != nil {
+						t.Error(err)
+					}
+					if r.UintN(2) == 0 {
+						other.Store(next)
+					}
+				}
 				if r.UintN(400) == 0 {
-					seen := map[Flow]bool{}
+					seen := map[Flow]session{} // a key that was stored again meanwhile is another entry
 					for k, s := range tab.AllAt(now()) {
-						if seen[k] || !s.fits(s.key) {
+						if had, ok := seen[k]; ok && had == s || !s.fits(s.key) {
 							t.Errorf("twice or torn: %v %v", k, s)
 						}
-						seen[k] = true
+						seen[k] = s
 					}
 					tab.LenAt(now())
 					if layout == Packed {
@@ -132,7 +144,7 @@ func TestConcurrent(t *testing.T) {
 						if _, err := tab.WriteSnapshot(now(), &buf); err != nil {
 							t.Error(err)
 						}
-						other := must(New(&Config[Flow, session]{MaxEntries: size}))
+						other := must(New(&Config[Flow, session]{MaxEntries: 8 * size}))
 						if _, err := other.ReadSnapshot(now(), &buf); err != nil {
 							t.Error(err)
 						}

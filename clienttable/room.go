@@ -113,11 +113,7 @@ func (t *Table[K, V]) move(s *shard[K, V], from, to uint32, now int64) {
 		return
 	}
 	// From here on no look-up restarts the idle time in the old slot; they wait.
-	meta := t.metaOf(from)
-	m := atomic.LoadUint64(meta)
-	for !atomic.CompareAndSwapUint64(meta, m, m&^metaLive) {
-		m = atomic.LoadUint64(meta)
-	}
+	m := t.unlive(from)
 	tag := t.tagAt(from)
 	t.write(to, m&^(metaVersion|metaLive), &k, &v, t.birth(from))
 	t.setTag(to, tag)

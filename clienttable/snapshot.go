@@ -96,7 +96,7 @@ func (t *Table[K, V]) WriteSnapshot(now time.Time, w io.Writer) (n int64, err er
 				order = append(order, owner)
 			}
 		}
-		l := t.lifeOf(e.meta)
+		l := e.in.lifeOf(e.meta)
 		block = append(block, bytesOf(&e.k)...)
 		block = append(block, bytesOf(&e.v)...)
 		block = binary.LittleEndian.AppendUint64(block, uint64(metaLeft(e.meta, tick)))
@@ -267,7 +267,7 @@ func (t *Table[K, V]) restore(res *Restored, now int64, k *K, v *V, left int64, 
 
 // shorten sets the time until an entry expires, once, without a change of its TTL.
 func (t *Table[K, V]) shorten(now int64, k *K, left int64) {
-	s, home, tag := t.lock(k)
+	t, s, home, tag := t.lock(k, now)
 	defer t.unlock(s)
 	slot, ok := t.find(s, home, tag, k)
 	if !ok {

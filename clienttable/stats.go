@@ -22,7 +22,9 @@ type Stats struct {
 	Refused uint64
 	// HalfOpen and Lingering are the numbers of entries in these classes.
 	HalfOpen, Lingering int
-	// Moves counts entries moved to make room; Stashed is the number of entries
+	// Behind is how many of the entries have yet to be carried over after [Table.Grow].
+	Behind int
+	// Moves counts entries moved to make room, or to a larger table; Stashed is the number of entries
 	// without room in their groups. Both say how crowded the table is.
 	Moves   uint64
 	Stashed int
@@ -36,6 +38,34 @@ type Stats struct {
 
 // Stats returns the counts. Each is exact, but they are not of one moment.
 func (t *Table[K, V]) Stats() (st Stats) {
+	t = t.newest()
+	t.grow.statsMu.Lock() // nothing is counted twice
+	defer t.grow.statsMu.Unlock()
+	st = t.stats()
+	st.add(&t.grow.past)
+	if r := t.kin.Load(); r != nil && r.older != nil {
+		older := r.older.stats()
+		st.Behind = older.Entries
+		st.add(&older)
+		st.Entries, st.Bytes = min(st.Entries+older.Entries, st.Bound), st.Bytes+older.Bytes
+		st.HalfOpen, st.Lingering, st.Stashed = st.HalfOpen+older.HalfOpen, st.Lingering+older.Lingering, st.Stashed+older.Stashed
+	}
+	return st
+}
+
+// add adds what o has counted, but not what o has.
+func (st *Stats) add(o *Stats) {
+	for _, c := range [...]struct{ to, from *uint64 }{
+		{&st.Hits, &o.Hits}, {&st.Misses, &o.Misses}, {&st.Stores, &o.Stores}, {&st.Updates, &o.Updates},
+		{&st.Expired, &o.Expired}, {&st.Deleted, &o.Deleted}, {&st.Replaced, &o.Replaced}, {&st.Evicted, &o.Evicted}, {&st.NodeGone, &o.NodeGone},
+		{&st.Refused, &o.Refused}, {&st.Moves, &o.Moves}, {&st.RoundedTTLs, &o.RoundedTTLs},
+	} {
+		*c.to += *c.from
+	}
+}
+
+// stats is Stats for one of the tables of a family.
+func (t *Table[K, V]) stats() (st Stats) {
 	st.Entries = int(min(t.entries.Load(), int64(t.cfg.MaxEntries)))
 	st.Bound = t.cfg.MaxEntries
 	st.Refused = t.refused.Load()
@@ -68,8 +98,15 @@ func (t *Table[K, V]) Stats() (st Stats) {
 func (t *Table[K, V]) Len() int { return t.LenAt(time.Now()) }
 
 // LenAt is [Table.Len] at a time.
-func (t *Table[K, V]) LenAt(now time.Time) int {
-	tick := t.tick(now)
+func (t *Table[K, V]) LenAt(now time.Time) (n int) {
+	for _, m := range t.family() {
+		n += m.lenAt(t.tick(now))
+	}
+	return min(n, t.MaxEntries())
+}
+
+// lenAt is LenAt for one of the tables of a family.
+func (t *Table[K, V]) lenAt(tick int64) int {
 	n := int(t.entries.Load())
 	gone := t.gone.Load()
 	for i := range t.shards {
@@ -112,7 +149,7 @@ type Info struct {
 // Info returns what is known about k, and leaves its idle time alone.
 func (t *Table[K, V]) Info(now time.Time, k K) (v V, in Info, ok bool) {
 	tick := t.tick(now)
-	s, home, tag := t.lock(&k)
+	t, s, home, tag := t.lock(&k, tick)
 	defer t.unlock(s)
 	slot, ok := t.find(s, home, tag, &k)
 	if !ok {

@@ -57,6 +57,9 @@ func (t *Table[K, V]) meta(now int64, l Life) (m uint64, exp int64, ok bool) {
 // put is Store (replace) and LoadOrStore.
 func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V, loaded bool, err error) {
 	h := t.hashOf(k)
+	if t.kin.Load() != nil {
+		t = t.settle(h, k, now)
+	}
 	no, home, tag := t.home(h)
 	s := &t.shards[no]
 	m, exp, ok := t.meta(now, l)
@@ -84,6 +87,13 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 				t.entries.Add(-1)
 			}
 			return *v, false, ErrClosed
+		}
+		if s.left {
+			t.unlock(s)
+			if reserved {
+				t.entries.Add(-1)
+			}
+			return t.put(now, k, v, l, replace)
 		}
 		if slot, found := t.find(s, home, tag, k); found {
 			actual, loaded = t.putOver(s, slot, now, k, v, m, exp, replace)
@@ -113,7 +123,7 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 			break
 		}
 		t.unlock(s)
-		if reserved = t.evict(s, home, tag, now); !reserved {
+		if reserved = t.evict(s, home, tag, now) || t.evictOlder(h, now); !reserved {
 			break
 		}
 	}
@@ -124,7 +134,8 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 
 // reserve counts an entry in, unless the table is full.
 func (t *Table[K, V]) reserve() bool {
-	if t.entries.Add(1) <= int64(t.cfg.MaxEntries) {
+	behind := t.behind() // first, so that none is missed that is carried over now
+	if t.entries.Add(1)+behind <= int64(t.cfg.MaxEntries) {
 		return true
 	}
 	t.entries.Add(-1)
@@ -150,7 +161,9 @@ func (t *Table[K, V]) putOver(s *shard[K, V], slot uint32, now int64, k *K, v *V
 	t.expect(s, slot, exp)
 	s.count(why)
 	s.n.stores++
-	s.log.store(k, v, m)
+	if s.log != nil {
+		s.log.store(k, v, t.lifeOf(m))
+	}
 	t.unlock(s)
 	if t.cfg.OnRemove != nil {
 		t.cfg.OnRemove(*k, old, why)
@@ -160,7 +173,16 @@ func (t *Table[K, V]) putOver(s *shard[K, V], slot uint32, now int64, k *K, v *V
 
 // occupy puts a new entry into a free slot. The shard is locked.
 func (t *Table[K, V]) occupy(s *shard[K, V], slot uint32, tag uint8, k *K, v *V, m uint64, exp int64) {
-	t.write(slot, m, k, v, t.owners.epoch.Load())
+	t.seat(s, slot, tag, k, v, m, exp, t.owners.epoch.Load())
+	s.n.stores++
+	if s.log != nil {
+		s.log.store(k, v, t.lifeOf(m))
+	}
+}
+
+// seat is occupy for an entry that is new to the slot, and not to the table.
+func (t *Table[K, V]) seat(s *shard[K, V], slot uint32, tag uint8, k *K, v *V, m uint64, exp int64, birth uint64) {
+	t.write(slot, m, k, v, birth)
 	t.setTag(slot, tag)
 	t.mark(s, slot, Established, metaClassOf(m))
 	t.expect(s, slot, exp)
@@ -168,8 +190,6 @@ func (t *Table[K, V]) occupy(s *shard[K, V], slot uint32, tag uint8, k *K, v *V,
 	if (slot-s.first)/groupSlots == t.groups {
 		s.stash.Add(1)
 	}
-	s.n.stores++
-	s.log.store(k, v, m)
 }
 
 // find returns the slot of k. The shard is locked.
@@ -232,13 +252,17 @@ func (t *Table[K, V]) claim(slot uint32, now int64) bool {
 	}
 }
 
-// unlive makes an entry invisible whose owner is gone. Without, a look-up that has
+// unlive makes an entry invisible whose owner is gone, or which moves, and returns the
+// meta it had: no look-up restarts its idle time any more. Of an owner that is gone, a look-up that has
 // found the slot, and asks for the owner only after the sweep has dropped the note,
-// would take the entry for alive. The shard is locked.
-func (t *Table[K, V]) unlive(slot uint32) {
+// would else take the entry for alive. The shard is locked.
+func (t *Table[K, V]) unlive(slot uint32) (was uint64) {
 	meta := t.metaOf(slot)
-	for m := atomic.LoadUint64(meta); !atomic.CompareAndSwapUint64(meta, m, m&^metaLive); {
-		m = atomic.LoadUint64(meta)
+	for {
+		was = atomic.LoadUint64(meta)
+		if atomic.CompareAndSwapUint64(meta, was, was&^metaLive) {
+			return was
+		}
 	}
 }
 
@@ -287,17 +311,22 @@ func (t *Table[K, V]) vacate(s *shard[K, V], slot uint32, why Reason) {
 	if why == NodeGone {
 		t.unlive(slot)
 	}
+	s.count(why)
+	if s.log != nil {
+		k := t.key(slot)
+		s.log.remove(&k, why)
+	}
+	t.leave(s, slot)
+}
+
+// leave frees a slot. The shard is locked.
+func (t *Table[K, V]) leave(s *shard[K, V], slot uint32) {
 	t.setTag(slot, 0)
 	t.mark(s, slot, metaClassOf(atomic.LoadUint64(t.metaOf(slot))), Established)
 	if (slot-s.first)/groupSlots == t.groups {
 		s.stash.Add(-1)
 	}
 	s.used--
-	s.count(why)
-	if s.log != nil {
-		k := t.key(slot)
-		s.log.remove(&k, why)
-	}
 	if !t.packed {
 		t.pairs[slot].Store(nil)
 	}
@@ -339,7 +368,7 @@ func (t *Table[K, V]) warnFill(now int64) {
 	if t.cfg.OnFill == nil {
 		return
 	}
-	n := t.entries.Load()
+	n := t.entries.Load() + t.behind()
 	if n*100 < int64(t.cfg.FillWarn)*int64(t.cfg.MaxEntries) {
 		return
 	}

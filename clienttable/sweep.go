@@ -33,6 +33,13 @@ const (
 // expired. Any number of goroutines may sweep at once.
 func (t *Table[K, V]) Sweep(now time.Time, limit int) (freed int) {
 	tick := t.tick(now)
+	if t.kin.Load() != nil {
+		return t.newest().sweepFamily(tick, limit)
+	}
+	return t.sweepAlone(tick, limit)
+}
+
+func (t *Table[K, V]) sweepAlone(tick int64, limit int) (freed int) {
 	segs := limit/16 + 2
 	if t.gone.Load() != nil {
 		freed = t.purge(tick, limit, segs)
@@ -85,6 +92,10 @@ func (t *Table[K, V]) Run(ctx context.Context) error {
 
 // due reports whether a sweep has anything to look at.
 func (t *Table[K, V]) due(now time.Time) bool {
+	t = t.newest()
+	if r := t.kin.Load(); r != nil {
+		return true
+	}
 	if t.gone.Load() != nil {
 		return true
 	}

@@ -34,6 +34,9 @@ type Table[K comparable, V any] struct {
 	// have not all been removed yet.
 	gone atomic.Pointer[goneSet]
 
+	// kin, if not nil, says where else entries are: see Grow.
+	kin atomic.Pointer[kin[K, V]]
+
 	ttls   ttlTable
 	ttlNo  uint8 // of Config.TTL
 	cfg    Config[K, V]
@@ -54,6 +57,7 @@ type Table[K comparable, V any] struct {
 	owners owners
 	sweep  sweeper
 	log    *changeLog[K, V] // nil without Config.ChangeLog
+	grow   growth[K, V]
 }
 
 // pair is an entry of the heap layout.
@@ -99,6 +103,7 @@ type shard[K comparable, V any] struct {
 
 	mu     sync.Mutex
 	closed bool
+	left   bool // for a larger table: nothing is stored here any more
 	used   int
 	// segMin[i]: no entry of segment i expires earlier (in ms since the epoch).
 	segMin []int64
@@ -127,7 +132,16 @@ func New[K comparable, V any](cfg *Config[K, V]) (*Table[K, V], error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table[K, V]{cfg: c, packed: c.Layout == Packed, count: c.CountLookups, hash: makeHasher(c.Seed), epoch: time.Now()}
+	var log *changeLog[K, V]
+	if c.ChangeLog > 0 {
+		log = &changeLog[K, V]{ring: make([]Change[K, V], c.ChangeLog)}
+	}
+	return newTable(c, makeHasher(c.Seed), time.Now(), log)
+}
+
+// newTable returns a table of a complete configuration.
+func newTable[K comparable, V any](c Config[K, V], hash hasher, epoch time.Time, log *changeLog[K, V]) (t *Table[K, V], err error) {
+	t = &Table[K, V]{cfg: c, packed: c.Layout == Packed, count: c.CountLookups, hash: hash, epoch: epoch, log: log}
 	t.ttls.init()
 	t.ttlNo = t.ttls.number(milliseconds(c.TTL))
 	t.warned.Store(math.MinInt64 / 2)
@@ -166,10 +180,6 @@ func New[K comparable, V any](cfg *Config[K, V]) (*Table[K, V], error) {
 	t.shards = make([]shard[K, V], nShards)
 	for i := range t.classes {
 		t.classes[i] = make([]atomic.Int64, nShards)
-	}
-	if c.ChangeLog > 0 {
-		t.log = &changeLog[K, V]{ring: make([]Change[K, V], c.ChangeLog)}
-		t.log.life = t.lifeOf
 	}
 	segs := (int(t.groups) + 1 + segGroups - 1) / segGroups
 	for i := range t.shards {
@@ -222,8 +232,27 @@ func shardGroups(maxEntries, shards int) uint32 {
 // A table that is dropped without Close gives its memory back when the garbage
 // collector finds it.
 func (t *Table[K, V]) Close() error {
+	t = t.newest()
+	t.grow.mu.Lock() // a growth that is about to begin comes first
+	r := t.kin.Load()
+	if r == nil || r.newer == nil {
+		if r != nil {
+			r.older.close()
+		}
+		t.close()
+		r = nil
+	}
+	t.grow.mu.Unlock()
+	if r != nil {
+		return r.newer.Close()
+	}
+	return nil
+}
+
+// close is Close for one of the tables of a family.
+func (t *Table[K, V]) close() {
 	if !t.closed.CompareAndSwap(false, true) {
-		return nil
+		return
 	}
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -245,22 +274,25 @@ func (t *Table[K, V]) Close() error {
 		t.soonest[i].Store(never)
 		s.mu.Unlock()
 	}
+	t.dropMemory()
+}
+
+// dropMemory gives the memory of a table without entries back. Look-ups that began
+// earlier may still be reading: it becomes zero, but stays mapped for as long as the
+// table can be reached.
+func (t *Table[K, V]) dropMemory() {
 	for i := range t.pairs {
 		t.pairs[i].Store(nil)
 	}
-	// Look-ups that began earlier may still be reading: the memory becomes zero
-	// and goes back to the system, but stays mapped for as long as the table can
-	// be reached.
 	t.region.clear()
 	runtime.KeepAlive(t)
-	return nil
 }
 
 // Layout returns how the table stores its entries: [Packed] or [Heap].
 func (t *Table[K, V]) Layout() Layout { return t.cfg.Layout }
 
 // MaxEntries returns the table's bound.
-func (t *Table[K, V]) MaxEntries() int { return t.cfg.MaxEntries }
+func (t *Table[K, V]) MaxEntries() int { return t.newest().cfg.MaxEntries }
 
 // tick returns now as milliseconds since the epoch, rounded down.
 func (t *Table[K, V]) tick(now time.Time) int64 {

@@ -149,12 +149,24 @@ func play(t testing.TB, script []byte, keys uint64, cfg Config[uint64, val], jum
 	tab, err := New(&cfg)
 	require.NoError(t, err)
 	defer tab.Close()
+	first, grown, grows := tab, tab, 0
 	w := &twin{max: cfg.MaxEntries, ttl: DefaultTTL, full: cfg.Full, m: map[uint64]*twinEntry{}, epoch: tab.epoch}
 	now := tab.epoch.Add(jump)
 	var serial uint32
 
+	// early takes over which dead entries the table removed on the way.
+	early := func() {
+		for _, o := range out {
+			if e := w.m[o.k]; e != nil && e.v == o.v && w.state(now, e) == o.why {
+				w.remove(o.k, o.why)
+			}
+		}
+	}
 	settle := func(at int) {
 		t.Helper()
+		if grows > 0 {
+			early() // any change of a key carries it over, or finds it dead
+		}
 		order := func(a, b twinGone) int {
 			if a.k != b.k {
 				return int(int64(a.k) - int64(b.k))
@@ -172,6 +184,15 @@ func play(t testing.TB, script []byte, keys uint64, cfg Config[uint64, val], jum
 	// were the right ones to evict.
 	victims := func(at int, ok bool) {
 		t.Helper()
+		if grown.Stats().Behind > 0 { // the order is that of each table
+			for _, o := range out {
+				require.NotNil(t, w.m[o.k])
+				require.NotEqual(t, Static, w.m[o.k].life.Class)
+				require.Contains(t, []Reason{Expired, NodeGone, Evicted}, o.why)
+				w.remove(o.k, o.why)
+			}
+			return
+		}
 		if !ok { // refused: there must have been nobody to evict
 			for _, e := range w.m {
 				most := 2
@@ -201,14 +222,6 @@ func play(t testing.TB, script []byte, keys uint64, cfg Config[uint64, val], jum
 			w.remove(o.k, o.why)
 		}
 	}
-	// early takes over which dead entries the table removed on the way.
-	early := func() {
-		for _, o := range out {
-			if e := w.m[o.k]; e != nil && e.v == o.v && w.state(now, e) == o.why {
-				w.remove(o.k, o.why)
-			}
-		}
-	}
 	for at := 0; at+3 < len(script); at += 4 {
 		op, k, a, b := script[at], uint64(script[at+1])%keys, script[at+2], script[at+3]
 		k *= 0x10001
@@ -216,6 +229,7 @@ func play(t testing.TB, script []byte, keys uint64, cfg Config[uint64, val], jum
 		serial++
 		v := val{uint32(a % 4), serial}
 		l := lives[int(a/4)%len(lives)]
+		tab := []*Table[uint64, val]{first, tab, grown}[at/4%3]
 		switch op % 16 {
 		case 0, 1, 2:
 			got, ok := tab.LoadAt(now, k)
@@ -283,7 +297,19 @@ func play(t testing.TB, script []byte, keys uint64, cfg Config[uint64, val], jum
 				}
 			}
 		case 13:
-			if a%8 == 0 {
+			if a%64 == 63 && grows < 8 {
+				w.max += int(b % 64)
+				grown, err = tab.Grow(now, w.max)
+				require.NoError(t, err)
+				grows++
+				if tab = grown; b%2 == 0 {
+					first = grown
+				}
+				for _, o := range out { // one that was under way was completed
+					require.Equal(t, w.state(now, w.m[o.k]), o.why)
+					w.remove(o.k, o.why)
+				}
+			} else if a%8 == 0 {
 				owner := uint32(b % 4)
 				tab.Invalidate(owner)
 				for _, e := range w.m {

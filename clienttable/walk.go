@@ -44,11 +44,13 @@ type entry[K comparable, V any] struct {
 	v     V
 	meta  uint64
 	birth uint64
+	in    *Table[K, V]
 }
 
 // All iterates over the entries that are alive, in no order, at the time of the
 // first step. Entries that are there throughout the iteration are met exactly once,
-// those that come or go meanwhile once or not at all. The loop's body runs outside
+// those that come or go meanwhile once or not at all. A key that is removed and stored again
+// is another entry. The loop's body runs outside
 // of all locks and may use the table.
 func (t *Table[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
@@ -64,18 +66,24 @@ func (t *Table[K, V]) AllAt(now time.Time) iter.Seq2[K, V] {
 }
 
 // walk calls f for every entry that is alive.
-func (t *Table[K, V]) walk(now int64, f func(e *entry[K, V]) bool) bool {
+func (t *Table[K, V]) walk(now int64, f func(e *entry[K, V]) bool) {
 	buf := make([]entry[K, V], 0, segSlots)
-	for i := range t.shards {
-		if !t.walkShard(&t.shards[i], now, buf, f) {
-			return false
+	tour := new(tour[K, V])
+	defer tour.end()
+	for t = t.family()[0]; t != nil; t = t.follower() {
+		tour.begin(t)
+		for i := range t.shards {
+			if !t.walkShard(tour, &t.shards[i], now, buf, f) {
+				return
+			}
 		}
+		tour.to(len(t.shards), nil)
 	}
-	return true
 }
 
-func (t *Table[K, V]) walkShard(s *shard[K, V], now int64, buf []entry[K, V], f func(e *entry[K, V]) bool) bool {
+func (t *Table[K, V]) walkShard(tour *tour[K, V], s *shard[K, V], now int64, buf []entry[K, V], f func(e *entry[K, V]) bool) bool {
 	w := new(walker[K])
+	tour.to(int(s.no), w)
 	s.mu.Lock()
 	s.walkers = append(s.walkers, w)
 	defer func() {
@@ -92,8 +100,8 @@ func (t *Table[K, V]) walkShard(s *shard[K, V], now int64, buf []entry[K, V], f 
 		s.mu.Unlock()
 	}()
 	take := func(slot uint32) bool {
-		e := entry[K, V]{t.key(slot), t.value(slot), atomic.LoadUint64(t.metaOf(slot)), t.birth(slot)}
-		if t.state(slot, now, &e.v) != 0 {
+		e := entry[K, V]{t.key(slot), t.value(slot), atomic.LoadUint64(t.metaOf(slot)), t.birth(slot), t}
+		if t.state(slot, now, &e.v) != 0 || tour.met(e.k) {
 			return true
 		}
 		if len(w.skip) > 0 {
