@@ -165,6 +165,13 @@ func TestGrowTimes(t *testing.T) {
 	large, err := small.Grow(now, 200)
 	require.NoError(t, err)
 	large.Invalidate(2)
+	for _, tab := range []*Table[uint64, val]{small, large} {
+		v, ok := tab.Invalidated(now, 1)
+		require.True(t, ok)
+		require.Equal(t, val{2, 0}, v)
+		_, ok = tab.Invalidated(now, 2)
+		require.False(t, ok)
+	}
 	require.NoError(t, large.StoreAt(now, 1000, val{2, 0}), "it is back")
 	require.NoError(t, small.StoreAt(now, 1001, val{1, 0}))
 	require.Equal(t, 22, small.LenAt(now))

@@ -70,16 +70,31 @@ func (t *Table[K, V]) invalidate(owner uint32) {
 // yet. It is for what is no longer to be used but still is to be known: that a session has been lost, and not
 // merely is unknown. The entry stays as invisible as it is, and no idle time is restarted. It takes a shard's lock.
 func (t *Table[K, V]) Invalidated(now time.Time, k K) (v V, ok bool) {
+	t = t.newest()
+	if r := t.kin.Load(); r != nil && r.older != nil {
+		if v, ok = r.older.invalidated(t.tick(now), &k); ok {
+			return v, true
+		}
+	}
+	return t.invalidated(t.tick(now), &k)
+}
+
+// invalidated is Invalidated for one of the tables of a family.
+func (t *Table[K, V]) invalidated(now int64, k *K) (v V, ok bool) {
 	if t.gone.Load() == nil {
 		return v, false
 	}
-	s, home, tag := t.lock(&k)
+	h := t.hashOf(k)
+	t.warm(h)
+	no, home, tag := t.home(h)
+	s := &t.shards[no]
+	s.mu.Lock()
 	defer t.unlock(s)
-	slot, found := t.find(s, home, tag, &k)
+	slot, found := t.find(s, home, tag, k)
 	if !found {
 		return v, false
 	}
-	if was := t.value(slot); t.state(slot, t.tick(now), &was) == NodeGone {
+	if was := t.value(slot); t.state(slot, now, &was) == NodeGone {
 		return was, true
 	}
 	return v, false
