@@ -1,6 +1,7 @@
 package clienttable
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -193,6 +194,58 @@ func TestServerChanges(t *testing.T) {
 				require.Equal(t, id, b.packet(now, client(1), TCPAck, 1001, 5001, 0), "the old session stays")
 			}
 			require.Equal(t, 1, b.assocs.LenAt(now))
+		}
+	}
+}
+
+// TestModesByChanges: every mode, with and without groups of clients, with every change of a server.
+func TestModesByChanges(t *testing.T) {
+	for mode := EntryPerSession; mode <= RemoveOnEndServerPerSession; mode++ {
+		for _, bits := range []int{32, 24} {
+			for state := up; state <= down; state++ {
+				t.Run(fmt.Sprint(mode, " ", bits, " ", state), func(t *testing.T) {
+					b := newBalancer(mode, nil, 1, 2, 3)
+					defer b.close()
+					b.group = must(NewGrouping(bits, 64))
+					now := time.Now()
+					id := b.connect(now, client(1000))
+					second := b.connect(now, client(1001))
+					neighbour := b.connect(now, MakeFlow(6, ap("192.0.2.200:1000"), vip))
+					if mode.SameServer() {
+						require.Equal(t, id, second)
+						require.Equal(t, bits == 24, neighbour == id, "a group is one client")
+					} else {
+						require.Len(t, map[uint32]bool{id: true, second: true, neighbour: true}, 3, "selected anew each time")
+					}
+					clients := 0
+					if mode.SameServer() {
+						clients = map[int]int{32: 2, 24: 1}[bits]
+					}
+					require.Equal(t, clients, b.assocs.LenAt(now))
+					if mode.FullKey() {
+						require.Equal(t, 3, b.sessions.LenAt(now))
+					}
+
+					b.set(id, state)
+					if mode.FullKey() {
+						_, ok := b.sessions.PeekAt(now, client(1000))
+						require.Equal(t, state != down, ok, "the session of before")
+						if ok {
+							require.Equal(t, id, b.packet(now, client(1000), TCPAck, 1001, 5001, 10))
+						}
+					}
+					for port := range uint16(6) {
+						next := b.connect(now, client(2000+port))
+						require.NotZero(t, next)
+						switch {
+						case mode.SameServer():
+							require.Equal(t, state <= sessionsShutdown, next == id)
+						case state != up:
+							require.NotEqual(t, id, next, "no selection of it")
+						}
+					}
+				})
+			}
 		}
 	}
 }

@@ -302,7 +302,7 @@ func play(t testing.TB, script []byte, keys uint64, cfg Config[uint64, val], jum
 				grown, err = tab.Grow(now, w.max)
 				require.NoError(t, err)
 				grows++
-				if tab = grown; b%2 == 0 {
+				if b%2 == 0 {
 					first = grown
 				}
 				for _, o := range out { // one that was under way was completed

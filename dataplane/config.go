@@ -44,6 +44,9 @@ type Config struct {
 
 	// MaxSessions bounds the sessions. A session needs some 350 bytes, taken as
 	// they are used, but for the table of the flows, 144 bytes a session: Run takes that at once. Default 262,144.
+	//
+	// It cannot change while the Plane runs, nor can MaxAssociations: a new Plane that takes over by [Plane.WriteTo] and [Plane.Restore], or a
+	// restart by them, keeps the sessions.
 	MaxSessions int
 	// MaxAssociations bounds the clients that are remembered beyond their sessions. The
 	// longest unused one makes room for a new one. Default 262,144.
