@@ -47,6 +47,9 @@ func (e *Engine) decide(p *Packet, tr *tracer) Decision {
 		if e.pool.Usable(p.Known) {
 			d.Action, d.Node, d.Reason = Redirect, p.Known, KnownFlow
 			d.Side = v.sides[p.Known]
+			if tr != nil {
+				tr.step("flow of node %d", p.Known)
+			}
 			return d
 		}
 		if tr != nil {

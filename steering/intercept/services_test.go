@@ -169,6 +169,9 @@ func FuzzServices(f *testing.F) {
 		for i := range rows {
 			rows[i] = randomRow(r)
 		}
+		if r.IntN(2) == 0 {
+			rows = append(rows, nestedRows(r, r.IntN(200), r.IntN(2) == 0)...)
+		}
 		s := newServices(rows)
 		for range 50 {
 			v6 := r.IntN(2) == 0
