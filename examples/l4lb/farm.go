@@ -212,7 +212,11 @@ func (fm *farm) validateSteering(f *conf.File, path string) {
 	if !f.Faulty(path + ".nodes") {
 		nodes = fm.nodes("", nil)
 	}
-	_, err = steering.NewPool(fm.config(nil), nodes...)
+	cfg := fm.config(nil)
+	if f.Faulty(path + ".pressure") {
+		cfg.Pressure = steering.Pressure{}
+	}
+	_, err = steering.NewPool(cfg, nodes...)
 	tell(f, path, err, farmKeys)
 }
 

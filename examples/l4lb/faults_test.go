@@ -163,6 +163,13 @@ func wrongFiles() []wrongFile {
 		{"nodes:", "check: {method: mysql, user: \"a\\0b\"}\n    nodes:", []string{`5:34: farms.web.check.user: "a\x00b": want at most 128 bytes without NUL`}},
 		{"nodes:", "check: []\n    nodes:", []string{"5:12: farms.web.check: a list: want keys and values"}},
 		{"nodes:", "check:\n    nodes:", []string{"5:11: farms.web.check: nothing: want keys and values"}},
+		{"nodes:", "pressure: {}\n    nodes:", []string{"5:15: farms.web.pressure: want sessions, response or both"}},
+		{"nodes:", "pressure: {sessions: {}}\n    nodes:", []string{"5:26: farms.web.pressure.sessions: want high, severe or both"}},
+		{"nodes:", "pressure: {sessions: {high: 1.5, severe: -1}}\n    nodes:", []string{
+			"5:33: farms.web.pressure.sessions.high: 1.5: want a part from 0 to 1",
+			"5:46: farms.web.pressure.sessions.severe: -1: want a part from 0 to 1",
+		}},
+		{"nodes:", "pressure: {response: {high: 2s, severe: 1s}}\n    nodes:", []string{"5:45: farms.web.pressure.response.severe: want high or more"}},
 		{"nodes:", "agent: {port: 0}\n    nodes:", []string{"5:19: farms.web.agent.port: 0: want 1 to 65535"}},
 		{"nodes:", "agent: {port: 70000}\n    nodes:", []string{`5:19: farms.web.agent.port: "70000": want a whole number from 0 to 65535`}},
 		{"nodes:", "slow-start: -1s\n    recovery: -1s\n    hash-client-bits: 16\n    nodes:", []string{

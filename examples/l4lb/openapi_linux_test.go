@@ -224,6 +224,8 @@ func TestOpenAPI(t *testing.T) {
 	ask(socket, "PUT", "/api/v1/drain", `{"on": true}`, asJSON...)
 	a = ask(socket, "GET", "/readyz", "")
 	d.holds("GET", "/readyz", a.code, a.kind, a.body)
+	ask(socket, "PUT", "/api/v1/drain", `{"on": false}`, asJSON...) // or clients would wait
+	p.must("enable", "v4/s1")
 
 	// The other way round.
 	for path, ops := range d.doc["paths"].(map[string]any) {
