@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -295,7 +296,7 @@ func packets(t *testing.T, name string) (all [][]string) {
 	require.NoError(t, err)
 	for {
 		b, _, err := src.ReadPacketData()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return all
 		}
 		require.NoError(t, err)
