@@ -160,7 +160,7 @@ func (s *Setup) resolve(p *Port) error {
 		profile.Port = p.Port
 	}
 	if profile.Port != p.Port {
-		return fmt.Errorf("Profile.Port %d, want %d or 0; BasedOn names another port to check", profile.Port, p.Port)
+		return fmt.Errorf("its Port is %d, want %d or 0; BasedOn names another port to check", profile.Port, p.Port)
 	}
 	c, err := profile.Resolve()
 	switch {
@@ -168,14 +168,14 @@ func (s *Setup) resolve(p *Port) error {
 		p.L7 = FailWith(err)
 		return nil
 	case err != nil:
-		return fmt.Errorf("Profile: %w", err)
+		return err
 	case s.Probers == nil:
-		return fmt.Errorf("Profile: it is a check by %v, want Setup.Probers to have its prober", c.Method)
+		return fmt.Errorf("it is a check by %v, want Setup.Probers to have its prober", c.Method)
 	}
 	prober := func(m Method) Prober {
 		q, ok := s.Probers(m)
 		if !ok || q == nil {
-			err = fmt.Errorf("Profile: Setup.Probers has none for %v", m)
+			err = fmt.Errorf("no prober for %v in Setup.Probers", m)
 		}
 		return q
 	}
@@ -257,7 +257,7 @@ func (s *Setup) validate() (*Policies, error) {
 			p := &v.Ports[j]
 			ports[Member{v.Name, p.name()}] = true
 			if err := s.resolve(p); err != nil {
-				errs = append(errs, fmt.Errorf("healthcheck: server %q: port %q: %w", v.Name, p.name(), err))
+				errs = append(errs, fmt.Errorf("healthcheck: server %q: port %q: Profile: %w", v.Name, p.name(), err))
 			}
 		}
 		if servers[v.Name] {

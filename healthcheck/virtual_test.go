@@ -164,8 +164,8 @@ func TestRosterProfiles(t *testing.T) {
 			port(1755, healthcheck.PortProfile{}), port(80, healthcheck.PortProfile{Port: 81}), port(443, healthcheck.PortProfile{BasedOn: 80}),
 		}}}}
 		err := g.Set(bad)
-		require.ErrorContains(t, err, `port "1755": Profile: Setup.Probers has none for mms`)
-		require.ErrorContains(t, err, `port "80": Profile.Port 81, want 80 or 0`)
+		require.ErrorContains(t, err, `port "1755": Profile: no prober for mms in Setup.Probers`)
+		require.ErrorContains(t, err, `port "80": Profile: its Port is 81, want 80 or 0`)
 		require.ErrorContains(t, err, `port "443": Profile: healthcheck: port 443: BasedOn 80`)
 		bad.Probers = nil
 		require.ErrorContains(t, g.Set(bad), "it is a check by mms, want Setup.Probers")
