@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +85,7 @@ func (r *reassembler) add(now time.Time, b []byte, v *wire.View) (packet []byte,
 		return nil, NotDropped
 	}
 	r.forget(k, p)
-	packet = append(p.head, p.body...)
+	packet = slices.Concat(p.head, p.body)
 	if len(packet) > 65535 {
 		return nil, BadFragment
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -370,7 +371,7 @@ func (s *path) check(down string, over []int, known []*flow) []*flow {
 // what is redirected, what bypasses and what goes on.
 func TestTopologies(t *testing.T) {
 	east := []cluster.Peer{{Name: "e1", Pair: "east"}, {Name: "e2", Pair: "east"}}
-	quad := append(east[:2:2], cluster.Peer{Name: "w1", Pair: "west"}, cluster.Peer{Name: "w2", Pair: "west"})
+	quad := slices.Concat(east, []cluster.Peer{{Name: "w1", Pair: "west"}, {Name: "w2", Pair: "west"}})
 	for _, c := range []struct {
 		topology cluster.Topology
 		members  []cluster.Peer

@@ -99,6 +99,7 @@ func exchange(c net.Conn, r *bufio.Reader, server int) error {
 	if err != nil {
 		return err
 	}
+	defer resp.Body.Close()
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
