@@ -26,6 +26,7 @@ type asks struct {
 	open  map[clienttable.Flow]*ask
 	bytes int
 	ready []waiter
+	loose []loose
 
 	asked, adopted uint64
 }
@@ -139,7 +140,7 @@ func (q *asks) take(link Link) (out []waiter) {
 		}
 		return h.link == link
 	})
-	q.some.Store(len(q.ready) > 0)
+	q.some.Store(len(q.ready)+len(q.loose) > 0)
 	return out
 }
 
@@ -153,6 +154,9 @@ func (w *Worker) takeAsked() {
 		w.again(h)
 	}
 	w.asked = false
+	for _, l := range w.p.asks.takeLoose(w.link) {
+		w.release(l.waiting, l.course)
+	}
 }
 
 // again deals with a packet that was held, as it came: it was counted then.

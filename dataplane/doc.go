@@ -46,7 +46,7 @@
 //
 // With [Peers], Planes tell each other which node a flow has. A packet of a connection that has begun elsewhere, and so is
 // unknown here, asks them before it is refused or balanced anew, and waits for at most [AskTimeout]: a TCP packet that is no
-// SYN, and an ICMP error. What the peers know is taken over as a session of this Plane's own, with the same node and
+// SYN, a later fragment whose first one has not come, and an ICMP error. What the peers know is taken over as a session of this Plane's own, with the same node and
 // the same translation, so that both directions of a connection may come by different balancers. Whoever took a flow over tells of it, and takes it
 // back at its end, as who began it does. A SYN and a datagram are
 // balanced at once, then announced, unless this balancer was told already that their flow has a node: so a SYN that is sent again may come by another

@@ -28,6 +28,7 @@ type fragments struct {
 	held  int         // bytes
 	lost  int         // fragments that waited in vain, until step tells
 	sent  identifications
+	over  []clienttable.Flow // announced to peers, and forgotten
 }
 
 // datagram is what is known of a fragmented packet.
@@ -37,6 +38,8 @@ type datagram struct {
 	born    time.Time
 	known   bool   // the first fragment was seen
 	bad     bool   // fragments overlap: nothing more of it is forwarded
+	told    bool   // to the peers
+	asked   bool   // they were
 	course  course // if known
 	spans   []span // sorted, disjoint, not adjacent
 	end     uint32 // of the last fragment; 0 while that was not seen
@@ -121,6 +124,9 @@ func (f *fragments) age(now time.Time) {
 func (f *fragments) forget(d *datagram) {
 	delete(f.m, d.key)
 	d.gone = true
+	if d.told {
+		f.over = append(f.over, d.key)
+	}
 	for _, b := range d.waiting {
 		f.held -= len(b)
 	}
@@ -258,10 +264,14 @@ func (w *Worker) firstFragment(pk *packet, f fate, rec *record, dir uint32) (c c
 		k := sentAs(pk.ip, &pk.v, &src, &dst)
 		out = &k
 	}
-	waiting, r := w.p.fragments.first(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, &c, out)
+	k := fragmentKey(pk.ip, &pk.v)
+	waiting, r := w.p.fragments.first(w.now, k, &pk.v, &c, out)
 	if r != NotDropped {
 		w.drop(pk, r)
 		return c, nil, false
+	}
+	if rec != nil && w.p.cfg.Peers != nil {
+		w.announceFragments(k, &c, rec)
 	}
 	pk.v.SetFragID(pk.ip, c.id)
 	return c, waiting, true
@@ -300,12 +310,14 @@ func (w *Worker) laterFragment(pk *packet) {
 		w.drop(pk, FragmentLost)
 		return
 	}
-	c, held, r := w.p.fragments.later(w.now, fragmentKey(pk.ip, &pk.v), &pk.v, pk.buf)
+	k := fragmentKey(pk.ip, &pk.v)
+	c, held, r := w.p.fragments.later(w.now, k, &pk.v, pk.buf)
 	switch {
 	case r != NotDropped:
 		w.drop(pk, r)
 	case held:
 		pk.verdict = Held
+		w.askFragments(k)
 	default:
 		w.follow(pk, c)
 	}

@@ -363,6 +363,9 @@ func (p *Plane) Step(now time.Time) (more bool) {
 		p.own.stats.drops[FragmentLost] += uint64(lost)
 		p.own.mu.Unlock()
 	}
+	for _, k := range p.fragments.takeOver() {
+		p.withdraw(k)
+	}
 	p.stepPools(now)
 	p.stepPassive(now)
 	p.watchSYNs(now)

@@ -1,0 +1,173 @@
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lbprim/lbprim/clienttable"
+)
+
+// In a cluster the fragments of a packet may come by several balancers, as later ones carry no ports to spread them by. The one that has the first
+// announces which session they follow, under what they have in common; another one asks for that, once for a packet, while its fragments
+// wait for a first one anyhow.
+
+// loose are fragments that waited and whose course is known now, of workers with a link.
+type loose struct {
+	waiting [][]byte
+	course  course
+	link    Link
+}
+
+// courseText is the note of a packet in fragments: the service, the session and the identification that they leave with.
+func courseText(service string, c *course) string {
+	return fmt.Sprintf("%s\x00#%d %v %v %x", service, c.session.Protocol(), c.session.Src(), c.session.Dst(), c.id)
+}
+
+func parseCourse(text string) (c course, err error) {
+	_, text, _ = strings.Cut(text, "\x00#")
+	parts := strings.Fields(text)
+	if len(parts) != 4 {
+		return c, fmt.Errorf("course of %d parts, want 4", len(parts))
+	}
+	proto, err := strconv.ParseUint(parts[0], 10, 8)
+	if err != nil {
+		return c, err
+	}
+	var ends [2]netip.AddrPort
+	for i := range ends {
+		if ends[i], err = netip.ParseAddrPort(parts[1+i]); err != nil {
+			return c, err
+		}
+		if a := ends[i].Addr(); a.Is4In6() || a.Zone() != "" || a.Is4() != ends[0].Addr().Is4() {
+			return c, fmt.Errorf("address %v, want one of the other's family in its plain form", a)
+		}
+	}
+	id, err := strconv.ParseUint(parts[3], 16, 32)
+	return course{fate: follows, session: clienttable.MakeFlow(uint8(proto), ends[0], ends[1]), id: uint32(id)}, err
+}
+
+// announceFragments tells the peers what the fragments of a packet follow, whose first one is here.
+func (w *Worker) announceFragments(k clienttable.Flow, c *course, rec *record) {
+	if w.p.fragments.tell(k) {
+		svc, n := w.snap.services[rec.service], w.snap.nodes[rec.nodeNo]
+		w.p.cfg.Peers.Announce(k.Protocol(), k.Src(), k.Dst(), n.name, courseText(svc.conf.Name, c))
+	}
+}
+
+// askFragments asks the peers what a fragment follows that waits for the first one.
+func (w *Worker) askFragments(k clienttable.Flow) {
+	p, link := w.p, w.link
+	if p.cfg.Peers == nil || !p.fragments.ask(k) {
+		return
+	}
+	p.asks.mu.Lock()
+	p.asks.asked++
+	p.asks.mu.Unlock()
+	p.cfg.Peers.Find(k.Protocol(), k.Src(), k.Dst(), func(_, text string, ok bool) {
+		if !ok {
+			return
+		}
+		c, err := parseCourse(text)
+		if err != nil {
+			p.cfg.Logger.Debug("fragments of the cluster", "flow", k, "err", err)
+			return
+		}
+		if _, known := p.sessions.Peek(c.session); known {
+			p.settle(k, c, link)
+			return
+		}
+		s := c.session
+		p.cfg.Peers.Find(s.Protocol(), s.Src(), s.Dst(), func(node, text string, ok bool) {
+			if _, owned := p.owner(node, text); !ok || owned {
+				return
+			}
+			if err := p.adoptSafely(s, node, text); err != nil {
+				p.cfg.Logger.Debug("a flow of the cluster", "flow", s, "node", node, "err", err)
+			} else {
+				p.asks.mu.Lock()
+				p.asks.adopted++
+				p.asks.mu.Unlock()
+			}
+			p.settle(k, c, link)
+		})
+	})
+}
+
+// settle has the fragments that wait for their first one follow a session. If that is not here, they are dropped.
+func (p *Plane) settle(k clienttable.Flow, c course, link Link) {
+	waiting := p.fragments.settle(k, c)
+	if len(waiting) == 0 {
+		return
+	}
+	q := &p.asks
+	q.mu.Lock()
+	q.loose = append(q.loose, loose{waiting, c, link})
+	q.some.Store(true)
+	q.mu.Unlock()
+	p.pending.rouse()
+}
+
+// takeLoose returns the fragments of workers with a link whose course is known now.
+func (q *asks) takeLoose(link Link) (out []loose) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.loose = slices.DeleteFunc(q.loose, func(l loose) bool {
+		if l.link == link {
+			out = append(out, l)
+		}
+		return l.link == link
+	})
+	q.some.Store(len(q.ready)+len(q.loose) > 0)
+	return out
+}
+
+// tell reports whether a packet's course is to be announced: once, and not if all of it has come.
+func (f *fragments) tell(k clienttable.Flow) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.m[k]
+	if d == nil || d.told {
+		return false
+	}
+	d.told = true
+	return true
+}
+
+// ask reports whether the peers are to be asked about a packet.
+func (f *fragments) ask(k clienttable.Flow) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.m[k]
+	if d == nil || d.known || d.asked {
+		return false
+	}
+	d.asked = true
+	return true
+}
+
+// settle says what the fragments of a packet follow, and returns those that waited for the first one.
+func (f *fragments) settle(k clienttable.Flow, c course) (waiting [][]byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.m[k]
+	if d == nil || d.known {
+		return nil
+	}
+	d.known, d.course = true, c
+	waiting, d.waiting = d.waiting, nil
+	for _, b := range waiting {
+		f.held -= len(b)
+	}
+	return waiting
+}
+
+// takeOver returns the packets that were announced and are forgotten.
+func (f *fragments) takeOver() (over []clienttable.Flow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	over, f.over = f.over, nil
+	return over
+}
