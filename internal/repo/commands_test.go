@@ -24,7 +24,7 @@ var notChecked = map[string]string{
 
 // elsewhere are documents whose fenced commands are run by a test of their own.
 var elsewhere = map[string]string{
-	"examples/l4lb/README.md": "TestREADME of examples/l4lb runs the walk-through, TestAdmin what follows",
+	"examples/l4lb/README.md": "TestREADME of examples/l4lb runs the walk-through; the one curl behind it is not run",
 	"examples/guides":         "TestGuides runs every block",
 }
 
