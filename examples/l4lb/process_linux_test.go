@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -240,12 +241,13 @@ func TestRunSaysWhatItLacks(t *testing.T) {
 			defer cancel()
 			var out []byte
 			require.NoError(t, h.balancer.Do(func() error {
-				args := append(c.with[1:len(c.with):len(c.with)], bin, "run", c.file)
+				args := slices.Concat(c.with[1:], []string{bin, "run", c.file})
 				out, err = exec.CommandContext(ctx, c.with[0], args...).CombinedOutput()
 				return nil
 			}))
-			require.Error(t, err)
-			require.Equal(t, 1, err.(*exec.ExitError).ExitCode(), "%s", out)
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit)
+			require.Equal(t, 1, exit.ExitCode(), "%s", out)
 			for _, want := range c.want {
 				require.Contains(t, string(out), want)
 			}
