@@ -192,7 +192,7 @@ func outOfLwaftrTunnel(t *testing.T, v *lwaftrPair) {
 }
 
 func lwaftrEcho(t *testing.T, v *lwaftrPair) {
-	in, want := append(v.In4, v.In6...), append(v.Out4, v.Out6...)
+	in, want := slices.Concat(v.In4, v.In6), slices.Concat(v.Out4, v.Out6)
 	link, b := frameOf(t, in[0])
 	_, x := frameOf(t, want[0])
 	_, view := parseFlow(b)

@@ -160,25 +160,30 @@ func Example_proxy() {
 
 	var id []byte
 	for range 4 {
-		c, err := net.Dial("tcp", all[2].Addr().String())
-		if err != nil {
-			log.Fatal(err)
-		}
-		if _, err := c.Write(hello(id)); err != nil {
-			log.Fatal(err)
-		}
-		b := make([]byte, len(reply([]byte{0})))
-		if _, err := io.ReadFull(c, b); err != nil {
-			log.Fatal(err)
-		}
-		h, err := sslpersist.ParseServerHello(b)
+		h, err := connect(all[2].Addr().String(), id)
 		fmt.Println("placed by", <-placed, "at", h.SessionID, err)
 		id = h.SessionID.AppendTo(nil)
-		c.Close()
 	}
 	// Output:
 	// placed by metric at b0 <nil>
 	// placed by session ID at b0 <nil>
 	// placed by session ID at b0 <nil>
 	// placed by session ID at b0 <nil>
+}
+
+// connect sends a hello that offers a session, and reads the answer.
+func connect(addr string, id []byte) (h sslpersist.ServerHello, err error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return h, err
+	}
+	defer c.Close()
+	if _, err := c.Write(hello(id)); err != nil {
+		return h, err
+	}
+	b := make([]byte, len(reply([]byte{0})))
+	if _, err := io.ReadFull(c, b); err != nil {
+		return h, err
+	}
+	return sslpersist.ParseServerHello(b)
 }

@@ -95,7 +95,6 @@ func TestRepliesFromElsewhere(t *testing.T) {
 			return udpFrom(from, x, []byte(bad))
 		}
 	}
-	halfOpen := func(from netip.AddrPort, x tapped, good bool) []byte { return synFrom(from, x, good) }
 	pinged := func(from netip.AddrPort, x tapped, good bool) []byte {
 		if !good {
 			return nil // there is no bad answer
@@ -113,7 +112,7 @@ func TestRepliesFromElsewhere(t *testing.T) {
 		"radius":    {probe.RADIUS{Key: key, RejectFails: true, Retries: -1}, unix.IPPROTO_UDP, radius, false, nil},
 		"udp":       {probe.UDP{Payload: []byte("ping"), Expect: []byte("pong"), Datagrams: 1}, unix.IPPROTO_UDP, text("pong", "peng"), false, nil},
 		"tftp":      {probe.TFTP{File: "x", Retries: -1}, unix.IPPROTO_UDP, text("\x00\x03\x00\x01data", "\x00\x09\x00\x01"), true, nil},
-		"half-open": {probe.TCPHalfOpen{}, unix.IPPROTO_TCP, halfOpen, false, nil},
+		"half-open": {probe.TCPHalfOpen{}, unix.IPPROTO_TCP, synFrom, false, nil},
 		"ping by a datagram socket": {probe.ICMP{}, 0, pinged, true, func() error {
 			return n.host.Sysctl("net.ipv4.ping_group_range", "0 2147483647")
 		}},
