@@ -72,6 +72,9 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 			w.drop(pk, Unproven)
 			return false
 		}
+		if do == Reselect { // of the service that the connection was of; this one has to read its beginning
+			do = Reset
+		}
 		w.midStream(pk, do, lost)
 		return false
 	}
@@ -186,7 +189,8 @@ func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) *splice.Tra
 	c := s.conns[key]
 	if c == nil || !c.has || c.session.record() != r.record() {
 		if sm.stage.Load() > replaying {
-			return &sm.tr // a moment ago
+			pk.client = rec.shift() // a moment ago
+			return &sm.tr
 		}
 		w.drop(pk, NoSession)
 		return nil

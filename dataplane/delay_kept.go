@@ -40,6 +40,7 @@ type kept struct {
 	decided bool // step.Decision is
 	asking  bool // for another protocol: what follows waits for the node's reply
 	opaque  bool // all that follows goes to the node
+	within  bool // the request that the node has is not at its end
 
 	// Of the request that the node has now, should that have forgotten the connection: bytes released, and passed by.
 	given  int
@@ -228,7 +229,7 @@ func (w *Worker) proceed(s *holdShard, c *held) bool {
 		k.given, k.passed = 0, 0
 	}
 	w.letGo(c, k.step.N)
-	k.ready = false
+	k.ready, k.within = false, !k.step.End
 	switch {
 	case k.step.Upgrade:
 		k.asking = true

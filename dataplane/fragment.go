@@ -29,6 +29,7 @@ type fragments struct {
 	lost  int         // fragments that waited in vain, until step tells
 	sent  identifications
 	over  []clienttable.Flow // announced to peers, and forgotten
+	told  int                // packets announced since the last Step
 }
 
 // datagram is what is known of a fragmented packet.

@@ -14,6 +14,10 @@ import (
 // announces which session they follow, under what they have in common; another one asks for that, once for a packet, while its fragments
 // wait for a first one anyhow.
 
+// maxTold is how many packets are announced between two Steps, that is in a second: each takes room among the peers for longer than that, and anybody can
+// send fragments.
+const maxTold = 1024
+
 // loose are fragments that waited and whose course is known now, of workers with a link.
 type loose struct {
 	waiting [][]byte
@@ -129,10 +133,11 @@ func (f *fragments) tell(k clienttable.Flow) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.m[k]
-	if d == nil || d.told {
+	if d == nil || d.told || f.told >= maxTold {
 		return false
 	}
 	d.told = true
+	f.told++
 	return true
 }
 
@@ -168,6 +173,6 @@ func (f *fragments) settle(k clienttable.Flow, c course) (waiting [][]byte) {
 func (f *fragments) takeOver() (over []clienttable.Flow) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	over, f.over = f.over, nil
+	over, f.over, f.told = f.over, nil, 0
 	return over
 }

@@ -71,7 +71,7 @@ func (t *savedKepts) save(p *Plane, now time.Time, k clienttable.Flow, r ref) (v
 
 // rests reports whether a connection is between two requests: the last one is answered, and nothing of the next one is here.
 func (k *kept) rests() bool {
-	return k.relay != nil && !k.ready && !k.asking && !k.opaque && !k.ends && k.replies.Complete() && len(k.down.ahead) == 0
+	return k.relay != nil && !k.ready && !k.asking && !k.opaque && !k.ends && !k.within && k.replies.Complete() && len(k.down.ahead) == 0
 }
 
 // restoreKept goes on with a connection whose session is in the table now, and reports whether there was room.
@@ -99,6 +99,7 @@ func (p *Plane) restoreKept(now time.Time, k clienttable.Flow, at uint32, f *pla
 	h.kept.Add(1)
 	for i := range parked {
 		h.park(parked[i].flow(), k)
+		p.announceOwned(f.svc, parked[i].flow())
 	}
 	return true
 }

@@ -92,6 +92,11 @@ func (w *Worker) unknown(pk *packet, svc *service) (do MidStream, lost bool) {
 	if !lost {
 		return svc.conf.MidStream, false
 	}
+	if q := w.p.cfg.Peers; q != nil && !w.asked {
+		if _, _, ok := q.Lookup(pk.key.Protocol(), pk.key.Src(), pk.key.Dst()); ok {
+			return svc.conf.MidStream, false // another connection of these ends, which has begun elsewhere
+		}
+	}
 	if s := w.snap.service(no); s != nil {
 		svc = s // that it was of
 	}

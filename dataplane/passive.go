@@ -21,6 +21,7 @@ type passive struct {
 	roster *healthcheck.Roster   // nil: nobody is told
 	bound  map[uint32]*boundNode // by the node's number
 	looked int                   // nodes below this number have been looked for in the Roster
+	fed    bool                  // nodes that come from now on have missed what was said
 }
 
 // boundNode is a node with the port of the Roster that it is.
@@ -47,7 +48,7 @@ type boundNode struct {
 func (p *Plane) FeedRoster(r *healthcheck.Roster) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.passive.roster, p.passive.bound, p.passive.looked = r, make(map[uint32]*boundNode), 0
+	p.passive = passive{roster: r, bound: make(map[uint32]*boundNode)}
 	for _, n := range p.snap.Load().nodes {
 		n.seen.syns.Store(nil)
 	}
@@ -57,22 +58,23 @@ func (p *Plane) FeedRoster(r *healthcheck.Roster) {
 // bindNodes looks for the nodes that are new in the Roster. p.mu is held.
 func (p *Plane) bindNodes() {
 	nodes := p.snap.Load().nodes
-	if p.passive.roster == nil || p.passive.looked == len(nodes) {
+	if p.passive.roster == nil || p.passive.fed && p.passive.looked == len(nodes) {
 		return
 	}
-	known := p.passive.looked
-	p.passive.looked = len(nodes)
+	first := !p.passive.fed
+	p.passive.fed, p.passive.looked = true, len(nodes)
 	for st := range p.passive.roster.Ports() {
 		name, ids := p.named(st.Server, st.Port, st.Target.Port())
+		fresh := maps.Clone(ids)
+		maps.DeleteFunc(fresh, func(id steering.NodeID, _ *pool) bool {
+			n := p.snap.Load().byID[id]
+			return n == nil || p.passive.bound[n.no] != nil
+		})
 		p.bind(st.Server, st.Port, ids)
-		if known == 0 {
+		if first {
 			continue
 		}
-		// A node that came after its port has missed what was said of it.
-		maps.DeleteFunc(ids, func(id steering.NodeID, _ *pool) bool {
-			n := p.snap.Load().byID[id]
-			return n == nil || int(n.no) < known
-		})
+		ids = fresh // which came, or came back, after their port, and have missed what was said of it
 		if len(ids) > 0 && p.roster.nodes != nil {
 			p.obey(&st, name, ids)
 		}
@@ -180,11 +182,6 @@ func (p *Plane) stepTraffic(now time.Time, sum []Traffic) {
 	var heard []*healthcheck.Traffic
 	for no, b := range p.passive.bound {
 		n := snap.nodes[no]
-		if n.gone {
-			delete(p.passive.bound, no)
-			n.seen.syns.Store(nil)
-			continue
-		}
 		if int(no) >= len(sum) {
 			continue
 		}

@@ -398,6 +398,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		p.sessions.Delete(k)
 		return false
 	}
+	p.lost.begun(now, k)
 	p.announce(k, rec, f.svc, f.node)
 	return true
 }

@@ -51,7 +51,7 @@ func (r *reassembler) add(now time.Time, b []byte, v *wire.View) (packet []byte,
 			r.age(now)
 		}
 		if len(r.m) >= maxWholes {
-			return nil, FragmentsFull
+			r.forgetOldest()
 		}
 		if r.m == nil {
 			r.m = make(map[clienttable.Flow]*whole)
@@ -104,6 +104,18 @@ func (r *reassembler) add(now time.Time, b []byte, v *wire.View) (packet []byte,
 func (r *reassembler) forget(k clienttable.Flow, p *whole) {
 	r.bytes -= len(p.body)
 	delete(r.m, k)
+}
+
+// forgetOldest makes room: what has waited longest has lost a fragment, most likely.
+func (r *reassembler) forgetOldest() {
+	var first clienttable.Flow
+	var oldest *whole
+	for k, p := range r.m {
+		if oldest == nil || p.born.Before(oldest.born) {
+			first, oldest = k, p
+		}
+	}
+	r.forget(first, oldest)
 }
 
 func (r *reassembler) age(now time.Time) {

@@ -277,8 +277,14 @@ func TestReassembler(t *testing.T) {
 			_, why = add(split(whole, 1000, 1000+i)[0])
 			require.Equal(t, NotDropped, why, "those that are too old make room")
 		}
+		now = now.Add(time.Second)
 		_, why = add(split(whole, 1000, 5)[0])
-		require.Equal(t, FragmentsFull, why)
+		require.Equal(t, NotDropped, why, "what has waited longest makes room")
+		require.Len(t, r.m, maxWholes)
+		for i := 1; i < 4; i++ {
+			got, _ := add(split(whole, 1000, 5)[i])
+			require.Equal(t, i == 3, got != nil)
+		}
 
 		// The same where their bytes are too many.
 		now = now.Add(fragmentLife)

@@ -348,6 +348,10 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 		}
 		if n.gone {
 			n.keep = false
+			delete(p.passive.bound, n.no)
+			n.seen.syns.Store(nil)
+		} else if i < len(old.nodes) && old.nodes[i].gone {
+			p.passive.looked = min(p.passive.looked, i)
 		}
 	}
 	p.pools = pools

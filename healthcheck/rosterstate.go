@@ -239,7 +239,7 @@ func (p *rport) holdUntil() time.Time {
 type PortStatus struct {
 	Server string         `json:"server"`         // its name
 	Port   string         `json:"port"`           // its name
-	Target netip.AddrPort `json:"target"`         // where it is checked
+	Target netip.AddrPort `json:"target"`         // the server's address and the port; a check may ask elsewhere
 	State  State          `json:"state"`          // as the checks have it
 	Since  time.Time      `json:"since,omitzero"` // when State was entered; zero if it never changed
 	// Usable: may be given new sessions. State alone is not enough: an

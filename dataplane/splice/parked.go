@@ -40,8 +40,9 @@ func (r *Relay) Park(emit Emit) Parked {
 
 // Resume goes on with the connection to a server that was parked, in the place of one to another server. c is what Leave returned.
 func (c *Conn) Resume(now time.Time, p Parked) *Relay {
+	p.scale, p.win = min(p.scale, 14), min(p.win, 0xffff<<14) // a saved one may be anything
 	r := c.relay(relayRTO)
-	r.tr, r.client, r.mss = c.translation(now, p.ack, p.val, p.scale), p.seq-r.base, int(p.mss)
+	r.tr, r.client, r.mss = c.translation(now, p.ack, p.val, p.scale), p.seq-r.base, max(int(p.mss), leastMSS-12)
 	r.acked, r.told, r.toldWin = c.ours, c.ours, c.clientWin
 	r.isn, r.serverVal, r.serverWin, r.scale = p.ack-1, p.val, int(p.win), p.scale
 	r.collecting(now)

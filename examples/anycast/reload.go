@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lbprim/lbprim/examples/internal/conf"
+	"github.com/lbprim/lbprim/healthcheck"
 	"github.com/lbprim/lbprim/steering"
 )
 
@@ -124,10 +125,11 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 	}, nil
 }
 
-// setUp says of nodes whether they are up: all of them if known is nil.
+// setUp says of nodes whether they are up: all of them if known is nil, bar those that have failed meanwhile.
 func (in *instance) setUp(nodes []steering.Node, known map[string]bool) {
 	for _, n := range nodes {
-		in.plane.SetUp(n.Name, known == nil || known[n.Name])
+		st, checked := in.monitor.Status(n.Name)
+		in.plane.SetUp(n.Name, (known == nil || known[n.Name]) && !(known != nil && checked && st.State == healthcheck.Failed))
 	}
 }
 

@@ -68,6 +68,9 @@ func checkCommand() cli.Command {
 					}
 					fmt.Fprintf(std.Out, "note: service %s is never reached: %s get all its packets\n", r.Name, strings.Join(names, ", "))
 				}
+				for _, name := range c.idle() {
+					fmt.Fprintf(std.Out, "note: element %s is never checked: the policy of no farm leads to it\n", name)
+				}
 				return nil
 			}
 		},

@@ -27,7 +27,7 @@ type config struct {
 	State        state               `yaml:"state" doc:"Where sessions are kept over a restart."`
 	Admin        admin               `yaml:"admin" doc:"How the balancer is watched and steered while it runs."`
 	Flows        *flows              `yaml:"flow-export" doc:"Tell a collector about the flows of services that have export-flows set."`
-	Elements     map[string]*element `yaml:"elements" doc:"Checks of anything that policies are about, such as a database behind the servers."`
+	Elements     map[string]*element `yaml:"elements" doc:"Checks of anything that policies are about, such as a database behind the servers. One is made once the policy of a farm leads to it."`
 	Policies     map[string]expr     `yaml:"policies" doc:"Boolean expressions over elements and other policies, such as 'db1 OR db2', for the policy of farms."`
 	Farms        map[string]*farm    `yaml:"farms,required" doc:"Servers that do the same work, by name."`
 	Services     []*service          `yaml:"services,required" doc:"What clients address. The most specific match wins; the order does not matter."`
@@ -159,7 +159,13 @@ func (c *config) check(f *conf.File) {
 func (c *config) transport(farm string) healthcheck.Transport {
 	of := healthcheck.AnyTransport
 	for _, s := range c.Services {
-		if s == nil || s.Farm != farm {
+		if s == nil {
+			continue
+		}
+		if slices.ContainsFunc(s.rules(), func(r *delayRule) bool { return r.Farm == farm }) {
+			return healthcheck.OverTCP // which is what is read
+		}
+		if s.Farm != farm {
 			continue
 		}
 		if s.match().Protocol != policy.UDP {

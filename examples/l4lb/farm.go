@@ -36,7 +36,7 @@ type farm struct {
 	Ageing    ageing              `yaml:"ageing" doc:"For how long sessions are remembered."`
 	Check     *check              `yaml:"check" doc:"How nodes are checked. Without it and a policy, they count as up."`
 	Ping      *ping               `yaml:"ping" doc:"Send nodes echo requests, too. A node that does not answer them is down; one that nothing comes from, while packets are sent to it, gets one at once."`
-	SYNs      int                 `yaml:"unanswered" doc:"How many connections in a row a node may leave unanswered; with one more, and none answered for a second, it is down, and checked at once. -1 is any number. With forward dsr and tunnel answers are not seen, and not counted." default:"20 with a check or a policy, else -1"`
+	SYNs      int                 `yaml:"unanswered" doc:"How many connections in a row a node may leave unanswered; with one more, and none answered for a second, it is down, and checked at once. -1 is any number. With forward dsr and tunnel answers are not seen, and not counted." default:"20 with a check, else -1"`
 	Agent     *agent              `yaml:"agent" doc:"Ask an agent on each node, in the format of HAProxy's agent check, which can set its weight and limit of sessions, drain it, take it out of service, or say that it is down. It revives no node that its check or policy has down."`
 	Policy    expr                `yaml:"policy" doc:"When a node is up: a boolean expression over elements and policies, and 'self', the node's own check. Such as 'self AND (db1 OR db2)'." default:"self"`
 	Nodes     []*node             `yaml:"nodes,required" doc:"The servers."`
@@ -166,6 +166,9 @@ func (fm *farm) validate(f *conf.File, path, name string, d device, over healthc
 	if fm.Policy.usesSelf() && fm.Check == nil {
 		f.Add(path+".policy", "self: the farm has no check")
 	}
+	if fm.Check != nil && !fm.Policy.IsZero() && !fm.Policy.usesSelf() && !f.Faulty(path+".policy") {
+		f.Add(path+".check", "the farm's policy has no self, so that it would never be made: want self in the policy, or no check")
+	}
 }
 
 // validateCheck looks at the check of every port that nodes have: without a method, it may be another one for each.
@@ -208,6 +211,9 @@ func (fm *farm) validateSteering(f *conf.File, path string) {
 	_, err := clienttable.NewTimers(&clienttable.Ageing{Idle: fm.Ageing.Idle, SYN: fm.Ageing.SYN, Linger: fm.Ageing.Linger})
 	tell(f, path+".ageing", err, ageingKeys)
 	fm.Pressure.validate(f, path+".pressure")
+	if at := path + ".pressure.response"; fm.Pressure != nil && fm.Pressure.Response != nil && fm.Check == nil && !f.Faulty(at) {
+		f.Add(at, "the farm has no check, by whose times it goes")
+	}
 	var nodes []steering.Node
 	if !f.Faulty(path + ".nodes") {
 		nodes = fm.nodes("", nil)
@@ -281,8 +287,8 @@ func (fm *farm) checked() bool { return fm.Check != nil || !fm.Policy.IsZero() |
 
 // unanswered is the threshold of connections that a node leaves unanswered.
 func (fm *farm) unanswered() int {
-	if fm.SYNs == 0 && fm.Check == nil && fm.Policy.IsZero() {
-		return -1 // nothing would bring a node back but time
+	if fm.SYNs == 0 && fm.Check == nil {
+		return -1 // what would bring a node back does not ask it
 	}
 	return fm.SYNs
 }

@@ -169,6 +169,7 @@ func wrongFiles() []wrongFile {
 			"5:33: farms.web.pressure.sessions.high: 1.5: want a part from 0 to 1",
 			"5:46: farms.web.pressure.sessions.severe: -1: want a part from 0 to 1",
 		}},
+		{"nodes:", "pressure: {response: {high: 1s}}\n    nodes:", []string{"5:26: farms.web.pressure.response: the farm has no check, by whose times it goes"}},
 		{"nodes:", "pressure: {response: {high: 2s, severe: 1s}}\n    nodes:", []string{"5:45: farms.web.pressure.response.severe: want high or more"}},
 		{"nodes:", "agent: {port: 0}\n    nodes:", []string{"5:19: farms.web.agent.port: 0: want 1 to 65535"}},
 		{"nodes:", "agent: {port: 70000}\n    nodes:", []string{`5:19: farms.web.agent.port: "70000": want a whole number from 0 to 65535`}},

@@ -105,6 +105,32 @@ func (c *config) setup() (s healthcheck.Setup) {
 	return s
 }
 
+// idle returns the elements that are never checked, as no node's health depends on them.
+func (c *config) idle() []string {
+	s := c.setup()
+	var all []string
+	for i := range s.Elements {
+		all = append(all, s.Elements[i].ID)
+	}
+	policies, err := healthcheck.CompilePolicies(all, s.Policies...)
+	if err != nil {
+		return nil // the roster says so
+	}
+	used := make(map[string]bool)
+	for i := range s.Servers {
+		for _, p := range s.Servers[i].Ports {
+			used[p.Element] = true
+			if p.Policy == "" {
+				continue
+			}
+			for _, e := range policies.Elements(p.Policy) {
+				used[e] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(name string) bool { return used[name] })
+}
+
 // newRoster has the plane follow a roster. What the roster says of agents can be said again by advise.
 func (in *instance) newRoster(cfg healthcheck.Config) error {
 	observe := in.plane.ObserveHealth()

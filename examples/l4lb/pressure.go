@@ -13,7 +13,7 @@ import (
 // pressure is from when on a node counts as pressed. Without it none is.
 type pressure struct {
 	Sessions *parts   `yaml:"sessions" doc:"By the part of its max-sessions that a node has, such as {high: 0.8, severe: 0.95}."`
-	Response *periods `yaml:"response" doc:"By the moving average of the node's response times, such as {high: 200ms, severe: 1s}."`
+	Response *periods `yaml:"response" doc:"By the moving average of the times that the node's check takes, such as {high: 200ms, severe: 1s}. It needs check."`
 }
 
 type parts struct {

@@ -29,6 +29,14 @@ func (r *rate) wait(now time.Time) time.Duration {
 	return time.Duration(-r.left/r.most*float64(time.Second)) + time.Millisecond
 }
 
+// piece bounds a message, so that none takes more than a tenth of a second of what may be sent: whoever takes turns is heard of often enough.
+func (r *rate) piece(most int) int {
+	if r.most == 0 {
+		return most
+	}
+	return max(1<<10, min(most, int(r.most/10)))
+}
+
 // spend takes note of bytes that were sent.
 func (r *rate) spend(n int) {
 	r.mu.Lock()

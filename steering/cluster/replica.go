@@ -46,9 +46,8 @@ const (
 )
 
 const (
-	// changesLimit bounds a message of changes, partSize one of a snapshot.
-	changesLimit = 48 << 10
-	partSize     = 48 << 10
+	// partSize bounds a message of changes, and one of a snapshot.
+	partSize = 48 << 10
 	// followAgain is how long a follower hears nothing before it asks again; leaders say something
 	// at least every heartbeat.
 	followAgain = 5 * time.Second
@@ -162,19 +161,25 @@ func (c *Cluster) lead(now time.Time) {
 		after, needed, sent := j.l.seq, j.l.needed, j.l.sent
 		c.mu.Unlock()
 		for range 64 { // then others have their turn
-			if needed || c.rate.wait(now) > 0 {
+			if needed {
 				break
 			}
 			b := bulkHead(bulkChanges, j.k.feed)
 			at := len(b)
 			b = append(b, make([]byte, 16)...)
-			b, last, err := r.AppendChanges(b, after, changesLimit)
+			b, last, err := r.AppendChanges(b, after, c.rate.piece(partSize))
 			if err != nil {
 				needed = true
 				break
 			}
 			if last == after && now.Sub(sent) < heartbeat {
 				break
+			}
+			if last != after && c.rate.wait(now) > 0 {
+				if now.Sub(sent) < heartbeat {
+					break
+				}
+				b, last = b[:at+16], after // that we are here says as much as any change
 			}
 			binary.BigEndian.PutUint64(b[at:], after)
 			binary.BigEndian.PutUint64(b[at+8:], last)
@@ -232,10 +237,11 @@ type partWriter struct {
 // Write implements io.Writer.
 func (w *partWriter) Write(b []byte) (int, error) {
 	n := len(b)
+	size := w.c.rate.piece(partSize)
 	for len(b) > 0 {
-		m := min(len(b), partSize-len(w.buf))
+		m := min(len(b), size-len(w.buf))
 		w.buf, b = append(w.buf, b[:m]...), b[m:]
-		if len(w.buf) == partSize {
+		if len(w.buf) == size {
 			if err := w.flush(false); err != nil {
 				return n, err
 			}

@@ -185,3 +185,22 @@ func TestFollowRate(t *testing.T) {
 	var r rate
 	require.Zero(t, r.wait(time.Now()), "no bound")
 }
+
+// Two followers get their snapshots at a rate at which one large message would take longer than either waits.
+func TestFollowRateIsShared(t *testing.T) {
+	full := &numbers{keep: 100}
+	for k := range uint64(16_000) {
+		full.add(k) // 128 kB, which two times take 13 s
+	}
+	a := launch(t, Config{Node: "lb0", Replicas: map[string]Replica{"numbers": full}, FollowRate: 20_000})
+	var followers []*numbers
+	for _, name := range []string{"lb1", "lb2"} {
+		n := &numbers{keep: 100}
+		followers = append(followers, n)
+		launch(t, Config{Node: name, Replicas: map[string]Replica{"numbers": n}, Join: []netip.AddrPort{a.Addr()}})
+	}
+	eventually(t, "both snapshots", func() bool { return followers[0].size() == 16_000 && followers[1].size() == 16_000 })
+	require.Less(t, a.Stats().StreamsSent, uint64(2*128_000+60_000), "each is sent once")
+	full.add(16_000)
+	eventually(t, "a change", func() bool { return followers[0].size() == 16_001 && followers[1].size() == 16_001 })
+}
