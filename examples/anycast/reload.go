@@ -128,8 +128,12 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 // setUp says of nodes whether they are up: all of them if known is nil, bar those that have failed meanwhile.
 func (in *instance) setUp(nodes []steering.Node, known map[string]bool) {
 	for _, n := range nodes {
-		st, checked := in.monitor.Status(n.Name)
-		in.plane.SetUp(n.Name, (known == nil || known[n.Name]) && !(known != nil && checked && st.State == healthcheck.Failed))
+		up := known == nil
+		if !up {
+			st, checked := in.monitor.Status(n.Name)
+			up = known[n.Name] && (!checked || st.State != healthcheck.Failed)
+		}
+		in.plane.SetUp(n.Name, up)
 	}
 }
 
