@@ -48,9 +48,6 @@ func (r *reassembler) add(now time.Time, b []byte, v *wire.View) (packet []byte,
 	}
 	if p == nil {
 		if len(r.m) >= maxWholes {
-			r.age(now)
-		}
-		if len(r.m) >= maxWholes {
 			r.forgetOldest()
 		}
 		if r.m == nil {

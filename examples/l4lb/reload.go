@@ -42,39 +42,16 @@ func (in *instance) apply(c *config) error {
 	if err != nil {
 		return err
 	}
-	if err := transact(steps); err != nil {
+	if err := conf.Transact(steps); err != nil {
 		return err
 	}
 	commit()
 	return nil
 }
 
-// step is a part of a change. A step that fails may be half done: undo brings back what was before it in any case.
-type step struct {
-	name     string
-	do, undo func() error
-}
-
-// transact does all steps, or none.
-func transact(steps []step) error {
-	for i, s := range steps {
-		err := s.do()
-		if err == nil {
-			continue
-		}
-		for _, done := range slices.Backward(steps[:i+1]) {
-			if back := done.undo(); back != nil {
-				err = errors.Join(err, fmt.Errorf("and then, taking %s back: %w", done.name, back))
-			}
-		}
-		return err
-	}
-	return nil
-}
-
 // steps is the way from the configuration in force to c: first what others may refuse, then what costs nobody a session, and at last the nodes,
 // since the sessions of a node that is taken away are gone. commit ends it and cannot fail.
-func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
+func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err error) {
 	old, was := in.conf, in.exporting
 	secrets, err := in.admin.readSecrets()
 	if err != nil {
@@ -99,12 +76,12 @@ func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
 	}
 	now := was
 	if old.Flows == nil || c.Flows == nil || *old.Flows != *c.Flows {
-		steps = append(steps, step{"the flow export", func() (err error) {
+		steps = append(steps, conf.Step{Name: "the flow export", Do: func() (err error) {
 			if now, err = c.Flows.open(); err != nil {
 				return err
 			}
 			return in.plane.SetFlowExport(now.config())
-		}, func() error {
+		}, Undo: func() error {
 			err := in.plane.SetFlowExport(was.config())
 			if now != was {
 				now.close()
@@ -113,8 +90,8 @@ func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
 		}})
 	}
 	both := union(old.routed(), c.routed())
-	steps = append(steps, step{"the routes", func() error { return in.follow(both) }, func() error { return in.follow(old.routed()) }})
-	steps = append(steps, step{"the policies", func() error { return in.plane.Apply(table) }, func() error { return in.plane.Apply(in.table) }})
+	steps = append(steps, conf.Step{Name: "the routes", Do: func() error { return in.follow(both) }, Undo: func() error { return in.follow(old.routed()) }})
+	steps = append(steps, conf.Step{Name: "the policies", Do: func() error { return in.plane.Apply(table) }, Undo: func() error { return in.plane.Apply(in.table) }})
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		pool, fm, before := kept[name], c.Farms[name], old.Farms[name]
 		set := func(to *farm, wish wishes, configure bool) error {
@@ -131,11 +108,11 @@ func (in *instance) steps(c *config) (steps []step, commit func(), err error) {
 		}
 		other := *fm.config(nil) != *before.config(nil)
 		if other || !slices.Equal(fm.nodes(name, wish), before.nodes(name, in.wishes)) {
-			steps = append(steps, step{"farm " + name, func() error { return set(fm, wish, other) }, func() error { return set(before, in.wishes, other) }})
+			steps = append(steps, conf.Step{Name: "farm " + name, Do: func() error { return set(fm, wish, other) }, Undo: func() error { return set(before, in.wishes, other) }})
 		}
 	}
 	up := in.pools.up()
-	steps = append(steps, step{"the checks", func() error { return in.roster.Set(c.setup()) }, func() error {
+	steps = append(steps, conf.Step{Name: "the checks", Do: func() error { return in.roster.Set(c.setup()) }, Undo: func() error {
 		// What c took for up, since it has no check for it, is to be forgotten.
 		setup := old.setup()
 		known := setup

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/healthcheck"
 )
 
@@ -166,23 +167,23 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 	require.NoError(t, err)
 	var names []string
 	for _, s := range steps {
-		names = append(names, s.name)
+		names = append(names, s.Name)
 	}
 	require.Equal(t, []string{"the flow export", "the routes", "the policies", "farm dns", "the checks"}, names)
 	late := errors.New("too late")
 	for i := range steps {
 		for _, done := range []bool{false, true} { // the step fails before, or after it has had its effect
-			t.Run(fmt.Sprint(steps[i].name, ", done ", done), func(t *testing.T) {
+			t.Run(fmt.Sprint(steps[i].Name, ", done ", done), func(t *testing.T) {
 				steps, _, err := x.steps(other)
 				require.NoError(t, err)
-				do := steps[i].do
-				steps[i].do = func() error {
+				do := steps[i].Do
+				steps[i].Do = func() error {
 					if done {
 						return errors.Join(do(), late)
 					}
 					return late
 				}
-				require.ErrorIs(t, transact(steps), late)
+				require.ErrorIs(t, conf.Transact(steps), late)
 				x.same(t, before)
 				for port, node := range nodes {
 					if node != "10.0.0.1" || i < slices.Index(names, "farm dns") { // the sessions of a node that is taken away are gone
@@ -199,7 +200,10 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 	require.NoError(t, x.follow(x.conf.routed()))
 	x.same(t, before)
 	// A step that cannot be taken back says so.
-	err = transact([]step{{"one", func() error { return nil }, func() error { return errors.New("stuck") }}, {"two", func() error { return late }, func() error { return nil }}})
+	err = conf.Transact([]conf.Step{
+		{Name: "one", Do: func() error { return nil }, Undo: func() error { return errors.New("stuck") }},
+		{Name: "two", Do: func() error { return late }, Undo: func() error { return nil }},
+	})
 	require.EqualError(t, err, "too late\nand then, taking one back: stuck")
 	// And once nothing fails, all of it is in force; and back again.
 	require.NoError(t, x.apply(other))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/examples/internal/cli"
+	"github.com/lbprim/lbprim/examples/internal/term"
 )
 
 func statusCommand() cli.Command {
@@ -75,7 +76,7 @@ func topCommand() cli.Command {
 
 // top draws status after status.
 func top(ctx context.Context, cl *client, out io.Writer, every time.Duration, rounds int) error {
-	_, _, drawing := terminal(out)
+	_, _, drawing := term.Size(out)
 	if drawing {
 		fmt.Fprint(out, "\x1b[?1049h\x1b[?25l") // the other screen, without a cursor
 		defer fmt.Fprint(out, "\x1b[?25h\x1b[?1049l")
@@ -106,7 +107,7 @@ func top(ctx context.Context, cl *client, out io.Writer, every time.Duration, ro
 			text = err.Error() + "\n" // it may be about to start again
 		}
 		if drawing {
-			columns, rows, _ := terminal(out)
+			columns, rows, _ := term.Size(out)
 			text = "\x1b[H" + strings.ReplaceAll(cut(text, columns, rows-1), "\n", "\x1b[K\n") + "\x1b[J"
 		}
 		if _, err := io.WriteString(out, text); err != nil {
