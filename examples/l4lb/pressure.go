@@ -87,16 +87,7 @@ func (p *pressure) library() (out steering.Pressure) {
 
 // press reports to the pools how hard their nodes are pressed, once a second.
 func (in *instance) press(ctx context.Context) error {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-			in.pressOnce()
-		}
-	}
+	return periodically(ctx, time.Second, in.pressOnce)
 }
 
 func (in *instance) pressOnce() {

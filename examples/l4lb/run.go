@@ -167,6 +167,14 @@ func (in *instance) watchdog(ctx context.Context) error {
 	if every <= 0 {
 		return nil
 	}
+	return periodically(ctx, every, func() {
+		in.plane.Stats() // takes the lock of every worker
+		in.tell(sdnotify.Watchdog)
+	})
+}
+
+// periodically calls f once in each interval until ctx is done, which is no error.
+func periodically(ctx context.Context, every time.Duration, f func()) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
@@ -174,8 +182,7 @@ func (in *instance) watchdog(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			in.plane.Stats() // takes the lock of every worker
-			in.tell(sdnotify.Watchdog)
+			f()
 		}
 	}
 }

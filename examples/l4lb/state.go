@@ -117,16 +117,7 @@ func (in *instance) keepState(ctx context.Context) error {
 	if in.conf.State.path() == "" {
 		return nil
 	}
-	t := time.NewTicker(in.conf.State.interval())
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-			in.writeState()
-		}
-	}
+	return periodically(ctx, in.conf.State.interval(), in.writeState)
 }
 
 // writeState writes the state file, in one step for whoever reads it.

@@ -15,6 +15,7 @@ import (
 	"github.com/lbprim/lbprim/healthcheck"
 	"github.com/lbprim/lbprim/healthcheck/probe"
 	"github.com/lbprim/lbprim/internal/netns"
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 // tap sees the IP packets that reach a host, whether it wants them or not, and may answer them in anybody's name.
@@ -277,22 +278,12 @@ func TestOnTheWire(t *testing.T) {
 
 // acceptHTTP answers requests until the test ends.
 func acceptHTTP(t *testing.T, l net.Listener) {
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				c.SetDeadline(time.Now().Add(time.Minute))
-				b := make([]byte, 4096)
-				if n, _ := c.Read(b); n > 0 {
-					c.Write([]byte("HTTP/1.1 200 OK\r\n\r\n"))
-					c.Read(b)
-				}
-			}()
+	testenv.Accept(t, l, func(c net.Conn) {
+		c.SetDeadline(time.Now().Add(time.Minute))
+		b := make([]byte, 4096)
+		if n, _ := c.Read(b); n > 0 {
+			c.Write([]byte("HTTP/1.1 200 OK\r\n\r\n"))
+			c.Read(b)
 		}
-	}()
+	})
 }
