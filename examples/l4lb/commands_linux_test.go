@@ -33,7 +33,7 @@ func TestCommands(t *testing.T) {
 	out := p.must("status")
 	require.Regexp(t, `web4 +10.9.100.1 tcp/80 +v4 +2/2`, out)
 	require.Regexp(t, `v4/s1 +available +50 % +50 %`, out)
-	require.Contains(t, out, ": ready, ")
+	require.Contains(t, out, "l4lb: ready, up ")
 	require.Equal(t, "v4/s1\nv4/s2\nv6/s1\nv6/s2\n", p.must("status", "-names"))
 	var s statusReply
 	require.NoError(t, json.Unmarshal([]byte(p.must("status", "-json")), &s))

@@ -134,12 +134,12 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	serving = true
 	background("health checks", in.roster.Run)
 	background("admin", in.admin.run)
-	background("reload", in.watch)
 	background("state", in.keepState)
-	background("watchdog", in.watchdog)
 	background("pressure", in.press)
 	log.Info("balancing", "file", file, "services", len(c.Services), "farms", len(c.Farms), "admin", c.Admin.socket(), "version", version())
 	in.tell(sdnotify.Ready, in.statusLine())
+	background("watchdog", in.watchdog)
+	background("reload", in.watch) // which tells of a reload, never before the start
 	if opt.ready != nil {
 		opt.ready(in)
 	}

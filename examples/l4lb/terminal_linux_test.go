@@ -68,7 +68,7 @@ func (p *process) top(t *testing.T) {
 	for line := range strings.SplitSeq(small, "\r\n") {
 		require.LessOrEqual(t, len([]rune(line)), 40)
 	}
-	require.Contains(t, small, ": ready, ")
+	require.Contains(t, small, "l4lb: ready, up ")
 	size(160, 60)
 	p.eventually("it uses the room", func() bool {
 		all := frames()

@@ -156,7 +156,7 @@ func render(s, last *statusReply) string {
 		}
 		return float64(now-before) / seconds
 	}
-	fmt.Fprintf(&b, "l4lb %s: %s, up %v, %s since %s\n", s.Version, state, s.Now.Sub(s.Started).Round(time.Second), s.Config.File, s.Config.Loaded.Local().Format(time.DateTime))
+	fmt.Fprintf(&b, "l4lb: %s, up %v, %s since %s, version %s\n", state, s.Now.Sub(s.Started).Round(time.Second), s.Config.File, s.Config.Loaded.Local().Format(time.DateTime), s.Version)
 	for _, w := range s.Warnings {
 		fmt.Fprintf(&b, "! %s\n", strings.ReplaceAll(w, "\n", "; "))
 	}

@@ -57,13 +57,16 @@ var kinds = []struct {
 // node is a host that sends everything back in the tunnel by which it came, and counts the packets of flows.
 type node struct {
 	mu   sync.Mutex
-	seen map[netip.AddrPort]int // by the client's end
+	seen map[ends]int
 }
 
-func (n *node) packets(client netip.AddrPort) int {
+// ends are both ends of a flow, in either order: a client uses one port towards several of the server's.
+type ends [2]netip.AddrPort
+
+func (n *node) packets(f *flow) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.seen[client]
+	return n.seen[f.ends()]
 }
 
 // serve takes GRE from a socket, behind the IP header.
@@ -92,10 +95,13 @@ func (n *node) note(ip []byte) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for i := range 2 { // the client is either end
+	var e ends
+	for i := range e {
 		a, _ := netip.AddrFromSlice(ip[at+i*l : at+(i+1)*l])
-		n.seen[netip.AddrPortFrom(a, binary.BigEndian.Uint16(ip[head+2*i:]))]++
+		e[i] = netip.AddrPortFrom(a, binary.BigEndian.Uint16(ip[head+2*i:]))
 	}
+	n.seen[e]++
+	n.seen[ends{e[1], e[0]}]++
 }
 
 func newPath(t *testing.T, topology cluster.Topology, members []cluster.Peer, allow bool) *path {
@@ -153,7 +159,7 @@ func newPath(t *testing.T, topology cluster.Topology, members []cluster.Peer, al
 	for side, number := range []int{lanNode, wanNode} {
 		router, v6 := []*netns.Namespace{s.lan, s.wan}[side], side == 1 // tunnels of either family
 		ns := leaf(router, number)
-		n := &node{seen: map[netip.AddrPort]int{}}
+		n := &node{seen: map[ends]int{}}
 		p, err := ns.ListenPacket(context.Background(), map[bool]string{false: "ip4:47", true: "ip6:47"}[v6], addr(v6, number, 2).String())
 		require.NoError(t, err)
 		t.Cleanup(func() { p.Close() })
@@ -237,9 +243,12 @@ func (f *flow) String() string {
 	return fmt.Sprintf("%s, node on side %d, IPv%d, %v", kinds[f.kind].name, f.side, 4+2*family(f.v6), f.LocalAddr())
 }
 
-func (f *flow) client() netip.AddrPort {
-	a := netip.MustParseAddrPort(f.LocalAddr().String())
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+func (f *flow) ends() (e ends) {
+	for i, end := range []net.Addr{f.LocalAddr(), f.RemoteAddr()} {
+		a := netip.MustParseAddrPort(end.String())
+		e[i] = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	}
+	return e
 }
 
 // open opens a flow for each kind, side and family.
@@ -347,20 +356,20 @@ func (s *path) check(down string, over []int, known []*flow) []*flow {
 	fresh := s.open(over)
 	for _, f := range fresh {
 		got := "bypass"
-		if s.nodes[f.side].packets(f.client()) > 0 {
+		if s.nodes[f.side].packets(f) > 0 {
 			got = "redirect"
 		}
 		require.Equal(s.t, want[f.kind], got, "down: %s; %v", down, f)
-		require.Zero(s.t, s.nodes[1-f.side].packets(f.client()), "%v: the other node", f)
+		require.Zero(s.t, s.nodes[1-f.side].packets(f), "%v: the other node", f)
 	}
 	before := make([]int, len(known))
 	for i, f := range known {
-		before[i] = s.nodes[f.side].packets(f.client())
+		before[i] = s.nodes[f.side].packets(f)
 	}
 	s.exchange(known)
 	for i, f := range known {
 		if before[i] > 0 {
-			require.Greater(s.t, s.nodes[f.side].packets(f.client()), before[i], "down: %s; %v goes on by its node", down, f)
+			require.Greater(s.t, s.nodes[f.side].packets(f), before[i], "down: %s; %v goes on by its node", down, f)
 		}
 	}
 	s.t.Logf("%-8v down: %-8s allow: %-5v %s; %d flows go on", s.conf.Topology, down, s.conf.Path.Allow, strings.Join(want[:4], " "), len(known))
