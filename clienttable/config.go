@@ -86,6 +86,7 @@ func (l *Layout) UnmarshalText(text []byte) error { return layoutNames.Parse(l, 
 type Config[K comparable, V any] struct {
 	// MaxEntries is the bound, and fixes the memory: about 1.09 × (key + value + 9
 	// bytes) per entry, 8 bytes more with an Owner. Default 1,048,576; at most 2^30.
+	// Grow and Shrink change it.
 	MaxEntries int
 	// TTL is the idle time of entries that are stored without another. Default one
 	// minute; at most [MaxTTL].

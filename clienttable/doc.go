@@ -4,8 +4,8 @@
 // # The table
 //
 // A [Table] maps keys to values, each for a limited time. It is bounded: it never
-// holds more than Config.MaxEntries entries, and its memory is chosen by New. [Table.Grow]
-// gives it more room while it is in use.
+// takes more than Config.MaxEntries entries, and its memory is chosen by New. [Table.Grow]
+// gives it more room while it is in use, and [Table.Shrink] less.
 // An entry is sliding (each [Table.Load] restarts its idle time, the default) or
 // fixed. It is gone when it has been idle for its whole TTL: from that moment on
 // no method sees it, though its room is only freed, and Config.OnRemove only told,
@@ -52,5 +52,5 @@
 // # What it does not do
 //
 // It sends no packets, it chooses no server, and it does not remember that there
-// was none: a miss is never stored. It does not grow of itself, and never shrinks.
+// was none: a miss is never stored. It neither grows nor shrinks of itself.
 package clienttable

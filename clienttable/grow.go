@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// kin is where the rest of a table's entries are while it grows, and where all are
-// afterwards.
+// kin is where the rest of a table's entries are while it grows (or shrinks: all here that is called
+// larger is smaller then), and where all are afterwards.
 //
 // Each key is in one of the two tables at most. Who changes one first carries its
 // entry over, and nothing is stored in the smaller table any more. Look-ups that find nothing in one
@@ -23,7 +23,8 @@ type kin[K comparable, V any] struct {
 
 // growth is what a table needs to know about its growing.
 type growth[K comparable, V any] struct {
-	mu sync.Mutex // growing begins
+	mu    sync.Mutex  // growing begins, or the bound changes
+	ahead atomic.Bool // Prefault was called
 
 	// Of a table that is left.
 	drain      sync.Mutex
@@ -41,38 +42,93 @@ type growth[K comparable, V any] struct {
 // Grow gives the table room for maxEntries entries, at a time, and returns the larger table that
 // takes its place. Nothing is lost, look-ups and stores go on meanwhile, and none waits for more than
 // one step: [Table.Sweep] carries up to its limit of entries over in each call, [Table.Run] all. Until then, which
-// Stats.Behind tells, there are two storages; then the memory of the smaller one is given back.
+// Stats.Behind tells, there are two storages; then the memory of the smaller one is given back. If the table has been told to
+// [Table.Prefault], the larger one does before it takes over.
 //
 // t goes on working, and so does every feed and every iteration that has begun: all its
 // methods act on the larger table, and Changes go on with the same numbers. But every look-up in t
 // has to find out that there is nothing any more: use the returned table from now on where that matters.
 //
-// A table does not shrink. Grow returns t if it has as much room already, and an error if maxEntries
+// Grow returns t if it has as much room already, and an error if maxEntries
 // is not valid, if the memory is not to be had, or [ErrClosed]. If the table is still growing, it first
-// completes that.
+// completes that. [Table.Shrink] is for less.
 func (t *Table[K, V]) Grow(now time.Time, maxEntries int) (*Table[K, V], error) {
 	for {
 		t = t.newest()
 		switch {
 		case maxEntries <= 0 || maxEntries > maxMaxEntries:
-			return nil, fmt.Errorf("%w: MaxEntries %d: must be 1 to %d", ErrInvalid, maxEntries, maxMaxEntries)
+			return nil, badBound(maxEntries)
 		case t.closed.Load():
 			return nil, ErrClosed
-		case maxEntries <= t.cfg.MaxEntries:
+		case maxEntries > t.cfg.MaxEntries:
+		case t.rebound(maxEntries, true):
 			return t, nil
+		default:
+			continue
 		}
 		if r := t.kin.Load(); r != nil && r.older != nil {
 			r.older.drainTo(t, t.tick(now), segSlots, true)
 			continue
 		}
-		if n, err := t.grown(maxEntries); n != nil || err != nil {
+		if n, err := t.succeed(maxEntries); n != nil || err != nil {
 			return n, err
 		}
 	}
 }
 
-// grown returns a larger table that has taken t's place, or nil if one had already.
-func (t *Table[K, V]) grown(maxEntries int) (*Table[K, V], error) {
+// Shrink lowers the bound of the table to maxEntries: for new entries, and at once. None that is there leaves for it. While there
+// are more, a new one takes the place of one that may be evicted (of two, with [EvictOldest], so that these become fewer), or is refused.
+//
+// Once the entries fill no more than seven eighths of the new bound, and that is three quarters of the storage's or less, Shrink carries them over to a
+// smaller one, as [Table.Grow] does to a larger one, and returns the table that has it. Until then it returns the same table: call it
+// again from time to time to have the memory back. It never raises the bound. The errors are those of Grow.
+func (t *Table[K, V]) Shrink(_ time.Time, maxEntries int) (*Table[K, V], error) {
+	for {
+		t = t.newest()
+		switch {
+		case maxEntries <= 0 || maxEntries > maxMaxEntries:
+			return nil, badBound(maxEntries)
+		case t.closed.Load():
+			return nil, ErrClosed
+		case !t.rebound(maxEntries, false):
+			continue
+		}
+		most := int64(t.cfg.MaxEntries)
+		maxEntries := t.bound.Load()
+		if t.kin.Load() != nil || maxEntries > most-most/4 || t.entries.Load() > maxEntries-maxEntries/8 {
+			return t, nil
+		}
+		if n, err := t.succeed(int(maxEntries)); n != nil || err != nil {
+			return n, err
+		}
+	}
+}
+
+func badBound(maxEntries int) error {
+	return fmt.Errorf("%w: MaxEntries %d: must be 1 to %d", ErrInvalid, maxEntries, maxMaxEntries)
+}
+
+// rebound raises the bound to n, or lowers it; it reports false if another table has taken t's place.
+func (t *Table[K, V]) rebound(n int, raise bool) bool {
+	t.grow.mu.Lock()
+	defer t.grow.mu.Unlock()
+	if t.follower() != nil {
+		return false
+	}
+	if is := t.bound.Load(); raise == (int64(n) > is) {
+		t.bound.Store(int64(n))
+	}
+	return true
+}
+
+// surplus reports whether there are more entries than the bound allows.
+func (t *Table[K, V]) surplus() bool { return t.entries.Load()+t.behind() > t.bound.Load() }
+
+// Growing reports whether [Table.Sweep] has entries to carry over, or to look for such, after [Table.Grow] or [Table.Shrink].
+func (t *Table[K, V]) Growing() bool { return t.newest().kin.Load() != nil }
+
+// succeed returns a table of another size that has taken t's place, or nil if one had already.
+func (t *Table[K, V]) succeed(maxEntries int) (*Table[K, V], error) {
 	t.grow.mu.Lock()
 	defer t.grow.mu.Unlock()
 	switch {
@@ -86,6 +142,9 @@ func (t *Table[K, V]) grown(maxEntries int) (*Table[K, V], error) {
 	n, err := newTable(c, t.hash, t.epoch, t.log)
 	if err != nil {
 		return nil, err
+	}
+	if t.grow.ahead.Load() {
+		n.Prefault()
 	}
 	n.warned.Store(t.warned.Load())
 	n.kin.Store(&kin[K, V]{older: t})
@@ -102,6 +161,12 @@ func (t *Table[K, V]) grown(maxEntries int) (*Table[K, V], error) {
 // newest returns the table that has taken t's place, or t.
 func (t *Table[K, V]) newest() *Table[K, V] {
 	for n := t.follower(); n != nil; n = n.follower() {
+		if far := n.follower(); far != nil && n.grow.drained.Load() {
+			// Nobody has to pass by n any more: only who has it keeps it.
+			if r := t.kin.Load(); r.newer == n {
+				t.kin.CompareAndSwap(r, &kin[K, V]{newer: far})
+			}
+		}
 		t = n
 	}
 	return t

@@ -218,7 +218,7 @@ func TestGrowFull(t *testing.T) {
 }
 
 // TestGrowUnderLoad: entries that stay are found by every look-up, by every name of the table, and by every
-// iteration once, while others come and go and all move to larger tables.
+// iteration once, while others come and go and all move to larger tables, and to smaller ones.
 func TestGrowUnderLoad(t *testing.T) {
 	for _, layout := range []Layout{Packed, Heap} {
 		t.Run(layout.String(), func(t *testing.T) {
@@ -294,7 +294,17 @@ func TestGrowUnderLoad(t *testing.T) {
 			})
 			r := rand.New(rand.NewPCG(3, 4))
 			for i := range 60 {
-				next, err := first.Grow(now, 2*stay+(i+1)*50)
+				resize, n := first.Grow, 2*stay+(i+1)*50
+				switch i % 4 {
+				case 2:
+					n = 5*stay + i
+				case 3: // what is there fits, once the growth is complete
+					for first.Growing() {
+						first.Sweep(now, 1000)
+					}
+					resize, n = first.Shrink, 5*stay/2+i
+				}
+				next, err := resize(now, n)
 				if err != nil {
 					t.Error(err)
 					break

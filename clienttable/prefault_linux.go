@@ -18,6 +18,13 @@ func (t *Table[K, V]) Prefault() {
 	if t.closed.Load() {
 		return
 	}
-	_ = unix.Madvise(unsafe.Slice((*byte)(t.region.base), int(t.region.size)), unix.MADV_POPULATE_WRITE)
+	t.grow.ahead.Store(true)
+	// In steps, so that nobody else who needs the address space waits long.
+	const step = 16 << 20
+	for at := uintptr(0); at < t.region.size; at += step {
+		if unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(t.region.base, at)), int(min(step, t.region.size-at))), unix.MADV_POPULATE_WRITE) != nil {
+			break
+		}
+	}
 	runtime.KeepAlive(t)
 }

@@ -9,7 +9,8 @@ import (
 // was stored is either still counted in Entries or in one of the reasons.
 type Stats struct {
 	// Entries is the number of slots in use: entries, and those that have left but
-	// whose removal has not been reported yet. Bound is Config.MaxEntries.
+	// whose removal has not been reported yet. Bound is that of MaxEntries; after Shrink
+	// there may be more.
 	Entries, Bound int
 	// Hits and Misses of Load and LoadBatch, with Config.CountLookups.
 	Hits, Misses uint64
@@ -22,7 +23,7 @@ type Stats struct {
 	Refused uint64
 	// HalfOpen and Lingering are the numbers of entries in these classes.
 	HalfOpen, Lingering int
-	// Behind is how many of the entries have yet to be carried over after [Table.Grow].
+	// Behind is how many of the entries have yet to be carried over after [Table.Grow] or [Table.Shrink].
 	Behind int
 	// Moves counts entries moved to make room, or to a larger table; Stashed is the number of entries
 	// without room in their groups. Both say how crowded the table is.
@@ -47,7 +48,7 @@ func (t *Table[K, V]) Stats() (st Stats) {
 		older := r.older.stats()
 		st.Behind = older.Entries
 		st.add(&older)
-		st.Entries, st.Bytes = min(st.Entries+older.Entries, st.Bound), st.Bytes+older.Bytes
+		st.Entries, st.Bytes = min(st.Entries+older.Entries, t.cfg.MaxEntries), st.Bytes+older.Bytes
 		st.HalfOpen, st.Lingering, st.Stashed = st.HalfOpen+older.HalfOpen, st.Lingering+older.Lingering, st.Stashed+older.Stashed
 	}
 	return st
@@ -67,7 +68,7 @@ func (st *Stats) add(o *Stats) {
 // stats is Stats for one of the tables of a family.
 func (t *Table[K, V]) stats() (st Stats) {
 	st.Entries = int(min(t.entries.Load(), int64(t.cfg.MaxEntries)))
-	st.Bound = t.cfg.MaxEntries
+	st.Bound = int(t.bound.Load())
 	st.Refused = t.refused.Load()
 	st.RoundedTTLs = t.ttls.rounded.Load()
 	st.Bytes = uint64(t.region.size)
@@ -102,7 +103,7 @@ func (t *Table[K, V]) LenAt(now time.Time) (n int) {
 	for _, m := range t.family() {
 		n += m.lenAt(t.tick(now))
 	}
-	return min(n, t.MaxEntries())
+	return min(n, t.newest().cfg.MaxEntries)
 }
 
 // lenAt is LenAt for one of the tables of a family.

@@ -126,6 +126,9 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 		if reserved = t.evict(s, home, tag, now) || t.evictOlder(h, now); !reserved {
 			break
 		}
+		if t.cfg.Full == EvictOldest && t.surplus() && t.evict(s, home, tag, now) {
+			t.entries.Add(-1) // and one more: the bound has been lowered
+		}
 	}
 	t.refused.Add(1)
 	t.warnFill(now)
@@ -135,7 +138,7 @@ func (t *Table[K, V]) put(now int64, k *K, v *V, l Life, replace bool) (actual V
 // reserve counts an entry in, unless the table is full.
 func (t *Table[K, V]) reserve() bool {
 	behind := t.behind() // first, so that none is missed that is carried over now
-	if t.entries.Add(1)+behind <= int64(t.cfg.MaxEntries) {
+	if t.entries.Add(1)+behind <= t.bound.Load() {
 		return true
 	}
 	t.entries.Add(-1)
@@ -368,8 +371,8 @@ func (t *Table[K, V]) warnFill(now int64) {
 	if t.cfg.OnFill == nil {
 		return
 	}
-	n := t.entries.Load() + t.behind()
-	if n*100 < int64(t.cfg.FillWarn)*int64(t.cfg.MaxEntries) {
+	n, bound := t.entries.Load()+t.behind(), t.bound.Load()
+	if n*100 < int64(t.cfg.FillWarn)*bound {
 		return
 	}
 	last := t.warned.Load()
@@ -377,5 +380,5 @@ func (t *Table[K, V]) warnFill(now int64) {
 	if minute := time.Minute.Milliseconds(); now-last < minute && last-now < minute || !t.warned.CompareAndSwap(last, now) {
 		return
 	}
-	t.cfg.OnFill(int(min(n, int64(t.cfg.MaxEntries))), t.cfg.MaxEntries)
+	t.cfg.OnFill(int(min(n, bound)), int(bound))
 }

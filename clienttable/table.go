@@ -49,6 +49,7 @@ type Table[K comparable, V any] struct {
 
 	_       [64]byte
 	entries atomic.Int64 // slots in use and reserved
+	bound   atomic.Int64 // at most cfg.MaxEntries, which the storage is made for
 	hand    atomic.Uint32
 	warned  atomic.Int64 // when OnFill was last called, in ms
 	closed  atomic.Bool
@@ -145,6 +146,7 @@ func newTable[K comparable, V any](c Config[K, V], hash hasher, epoch time.Time,
 	t.ttls.init()
 	t.ttlNo = t.ttls.number(milliseconds(c.TTL))
 	t.warned.Store(math.MinInt64 / 2)
+	t.bound.Store(int64(c.MaxEntries))
 
 	nShards := shardCount(c.MaxEntries)
 	t.shardBits = uint8(bits.TrailingZeros(uint(nShards)))
@@ -291,8 +293,8 @@ func (t *Table[K, V]) dropMemory() {
 // Layout returns how the table stores its entries: [Packed] or [Heap].
 func (t *Table[K, V]) Layout() Layout { return t.cfg.Layout }
 
-// MaxEntries returns the table's bound.
-func (t *Table[K, V]) MaxEntries() int { return t.newest().cfg.MaxEntries }
+// MaxEntries returns the table's bound, as Config, Grow or Shrink has set it.
+func (t *Table[K, V]) MaxEntries() int { return int(t.newest().bound.Load()) }
 
 // tick returns now as milliseconds since the epoch, rounded down.
 func (t *Table[K, V]) tick(now time.Time) int64 {
