@@ -91,7 +91,7 @@ func TestKeptConnectionsWithBodies(t *testing.T) {
 		"super-packets":      {},
 		"verified checksums": {noOffload: true, queues: 2},
 		"bad network": {noOffload: true, wrap: func(d dataplane.Device) dataplane.Device {
-			return &bad{Device: d, rng: rand.New(rand.NewPCG(5, 5))}
+			return newBad(d, 5)
 		}, limits: splice.Limits{Time: 30 * time.Second, ServerTime: 30 * time.Second, ReplayTime: time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {

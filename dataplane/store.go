@@ -1,9 +1,14 @@
 package dataplane
 
 import (
+	"time"
+
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/internal/wire"
 )
+
+// connectingMore is how much longer than its node may take a session lives that waits for it.
+const connectingMore = 2 * time.Second
 
 // portTries bounds the search for a source port that tells two sessions apart.
 const portTries = 64
@@ -51,6 +56,9 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 		st := rec.tcp
 		st.Update(clienttable.FromClient, pk.v.TCPFlags, seq, ack, pk.v.PayloadLen())
 		life = svc.timers.TCP(st, rec.vip.Port, svc.conf.Mode)
+		if svc.delay != nil { // whose node may take so long to answer
+			life.TTL = max(life.TTL, min(svc.delay.Limits.ServerTime+connectingMore, clienttable.MaxTTL))
+		}
 	case wire.ProtoSCTP:
 		rec.flags |= isSCTP
 	}

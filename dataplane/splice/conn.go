@@ -70,7 +70,8 @@ func (e Event) String() string {
 
 // Limits bound what a connection may take before it is spliced. The zero Limits take the defaults.
 type Limits struct {
-	// Budget is how many bytes of the client's stream are read. Default 3584; 1 to 65535.
+	// Budget is how many bytes of the client's stream are read. Default 3584; 1 to 65535. A client that scales its window can be told of no less than
+	// a unit of Offer.Scale, and what it was told of is taken: up to a unit more may come.
 	Budget int
 	// Time is how long the client may take until a server is chosen. Default 5 s.
 	Time time.Duration
@@ -124,6 +125,9 @@ type Conn struct {
 	ours       uint32 // our next sequence number towards the client
 	acked      uint32 // how much of ours the client has acknowledged
 	lastVal    uint32 // our latest timestamp to the client
+	promised   uint32 // up to where the client was let send, while it is collected
+	starved    bool   // the client wants to send more than it was let: it must learn that it may
+	reminders  int    // that it was sent since
 	full       bool
 	followed   bool // a Relay takes over
 	deadline   time.Time
@@ -131,6 +135,7 @@ type Conn struct {
 	rto        time.Duration
 	firstRTO   time.Duration // that rto returns to when there is progress (RFC 6298, 5.7)
 	began      time.Time     // of the current exchange with the server
+	synSent    time.Time     // the last one to it
 
 	// The server's side.
 	serverISN uint32
@@ -162,7 +167,7 @@ func (s Start) Conn(now time.Time, limits Limits) *Conn {
 		panic(err)
 	}
 	return &Conn{
-		start: s, limits: limits, lastVal: s.val, next: s.clientISN + 1, ours: s.ourISN + 1, acked: s.ourISN + 1,
+		start: s, limits: limits, lastVal: s.val, next: s.clientISN + 1, promised: s.clientISN + 1, ours: s.ourISN + 1, acked: s.ourISN + 1,
 		deadline: now.Add(limits.Time),
 	}
 }
@@ -204,18 +209,17 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 	room := uint32(0)
 	switch c.state {
 	case Collecting, Connecting:
-		room = uint32(c.limits.Budget - c.got)
+		room = uint32(max(0, c.limits.Budget-c.got))
 	case Replying:
 		room = uint32(c.limits.Budget) // nothing is kept, and a client that cannot send its rest cannot close either
 	case Replaying:
-		room = uint32(max(0, int(c.serverWin)-int(c.next-c.sent)))
+		s.Ack = later(s.Ack, c.sent)
+		room = uint32(max(0, int(c.serverWin)-int(s.Ack-c.sent)))
 	}
-	if c.start.scaled {
-		if room > 0 {
-			room = max(room>>c.start.offer.Scale, 1) // more than there is, rather than a window that looks closed
-		}
+	s.Window = c.start.window(room)
+	if c.state <= Connecting {
+		c.promised = later(c.promised, s.Ack+c.start.shown(s.Window))
 	}
-	s.Window = uint16(min(room, 0xffff))
 	if c.start.timestamps {
 		if c.state == Replaying {
 			c.lastVal = later(c.lastVal, c.serverVal+c.tr.TS) // not ahead of the server's
@@ -270,20 +274,35 @@ func (c *Conn) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forwa
 	}
 	switch c.state {
 	case Replaying:
-		c.acked = later(c.acked, s.Ack)
-		// Bytes that were judged reach the server from here only: the client could send others in their place. It sends again
-		// what is dropped, and by then the server has its own copy.
-		if len(s.Payload) > 0 && before(s.Seq, c.next) {
-			return None, false
-		}
-		c.high = later(c.high, s.end())
-		return None, true
+		return c.besideReplay(now, s, emit)
 	case Spliced:
 		return None, true
 	case Replying:
 		return c.ackReply(now, s, emit), false
 	}
 	return c.collect(now, s, emit), false
+}
+
+// besideReplay takes what the client sends while the server is getting what was collected.
+func (c *Conn) besideReplay(now time.Time, s *Segment, emit Emit) (ev Event, forward bool) {
+	if before(c.acked, s.Ack) {
+		c.acked, c.starved = s.Ack, false // it has what told it of the server's window
+	}
+	replayed := !before(c.sent, c.expected())
+	// Bytes that were judged reach the server from here only: the client could send others in their place. It is told that they are here.
+	if len(s.Payload) > 0 && before(s.Seq, c.next) && !replayed {
+		c.toClient(now, emit, 0, c.ours, nil)
+		return None, false
+	}
+	c.high = later(c.high, s.end())
+	if s.Flags&FIN != 0 || before(c.next+1, s.end()) { // more than what probes a window
+		c.starved = false
+	}
+	if replayed && !c.starved && c.reminders > 0 {
+		c.state = Spliced
+		return Done, true
+	}
+	return None, true
 }
 
 // edge is the sequence number of ours that the client expects next, as far as is known.
@@ -318,15 +337,18 @@ func (c *Conn) clientReset(now time.Time, s *Segment, emit Emit) (Event, bool) {
 func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 	had, hadFIN := c.got, c.fin
 	base := c.start.clientISN + 1
-	c.add(base, s, c.limits.Budget)
+	c.add(base, s, c.start.limit(c.limits.Budget, c.promised-base))
 	c.next = base + uint32(c.got)
+	if c.got >= c.limits.Budget && !c.fin && (s.Seq == c.next-1 || before(c.next, s.end())) {
+		c.starved = true // it probes the window
+	}
 	if s.end() != s.Seq || s.Seq != c.expected() {
 		c.toClient(now, emit, 0, c.ours, nil)
 	}
 	if c.state != Collecting {
 		return None
 	}
-	if c.got == c.limits.Budget && !c.full {
+	if c.got >= c.limits.Budget && !c.full {
 		c.full = true
 		return Full
 	}
@@ -371,22 +393,27 @@ func (c *Conn) Tick(now time.Time, emit Emit) Event {
 		}
 		if !c.retransmit.IsZero() && !now.Before(c.retransmit) {
 			c.backOff(now)
-			c.sendSYN(emit)
+			c.sendSYN(now, emit)
 		}
 	case Replaying:
-		if !now.Before(c.deadline) {
+		replayed := !before(c.sent, c.expected())
+		if !now.Before(c.deadline) && !replayed {
 			c.Abort(now, emit)
 			return Gone
 		}
-		if !c.retransmit.IsZero() && !now.Before(c.retransmit) {
-			if c.sent == c.expected() {
+		if !now.Before(c.deadline) || !c.retransmit.IsZero() && !now.Before(c.retransmit) {
+			if replayed && (!c.starved || c.reminders > mostReminders) {
 				// There was nothing to replay, and the server need not say anything. Had it missed our ACK, its next SYN-ACK would make
 				// the client repeat it (RFC 9293, 3.10.7.4).
 				c.state = Spliced
 				return Done
 			}
 			c.backOff(now)
-			c.replay(emit, true)
+			if replayed {
+				c.remind(now, emit)
+			} else {
+				c.replay(emit, true)
+			}
 		}
 	case Replying:
 		if !now.Before(c.deadline) {
@@ -399,6 +426,16 @@ func (c *Conn) Tick(now time.Time, emit Emit) Event {
 		}
 	}
 	return None
+}
+
+// mostReminders bounds how often a client is told again that it may send more.
+const mostReminders = 4
+
+// remind tells a client that waits in vain to send that it may. The translated acknowledgements say so, too; were they lost, nothing else would until
+// the client's own timer, which may have been doubled for as long as servers were silent (RFC 9293, 3.8.6.1).
+func (c *Conn) remind(now time.Time, emit Emit) {
+	c.reminders++
+	c.toClient(now, emit, 0, c.ours, nil)
 }
 
 // startTimer begins the timer of retransmissions.

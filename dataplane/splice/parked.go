@@ -13,7 +13,7 @@ func (r *Relay) Leave(now time.Time, end bool, emit Emit) *Conn {
 	start.clientISN, start.ourISN = r.base-1, r.ours-1
 	c := &Conn{
 		start: start, limits: r.limits, state: Collecting, next: r.base + uint32(r.got), inbox: r.inbox, clientWin: r.clientWin, clientNew: r.clientNew, clientVal: r.clientVal,
-		ours: r.ours, acked: r.ours, deadline: now.Add(r.limits.Time), followed: true,
+		promised: r.promised, ours: r.ours, acked: r.ours, deadline: now.Add(r.limits.Time), followed: true,
 	}
 	c.lastVal = later(r.lastVal, r.serverVal+r.tr.TS)
 	return c

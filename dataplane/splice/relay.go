@@ -42,6 +42,7 @@ type Relay struct {
 	tell      bool   // the server is to be told in any case
 	owned     uint32 // what was acknowledged by the Relay itself last
 	shown     int    // the window with that
+	promised  uint32 // up to where the client was let send, while that is kept
 	again     bool   // the client sends what is here: it missed an acknowledgement, or something before it
 	took      bool
 
@@ -79,7 +80,7 @@ func (c *Conn) Follow() {
 
 // Relay takes over a connection that was to be followed and is Established now.
 func (c *Conn) Relay(now time.Time) *Relay {
-	r := c.relay(max(2*now.Sub(c.began), relayRTO))
+	r := c.relay(c.roundTrips(now, relayRTO))
 	r.tr, r.mss, r.proven = c.tr, c.mss, true
 	r.acked, r.told = c.acked, c.acked-1
 	r.isn, r.serverVal, r.serverWin, r.scale = c.serverISN, c.serverVal, int(c.serverWin), c.scale
@@ -91,7 +92,7 @@ func (c *Conn) Relay(now time.Time) *Relay {
 func (c *Conn) relay(rto time.Duration) *Relay {
 	base := c.start.clientISN + 1
 	return &Relay{
-		start: c.start, limits: c.limits, inbox: c.inbox, base: base, clientWin: c.clientWin, clientNew: c.clientNew, clientVal: c.clientVal, owned: c.next,
+		start: c.start, limits: c.limits, inbox: c.inbox, base: base, clientWin: c.clientWin, clientNew: c.clientNew, clientVal: c.clientVal, owned: c.next, promised: c.promised,
 		first: c.ours, ours: c.ours, lastVal: c.lastVal, sent: base, high: base, firstRTO: rto, rto: rto, took: true,
 	}
 }
@@ -233,10 +234,10 @@ func (r *Relay) toClient(emit Emit, flags uint8) {
 	s := Segment{Seq: r.ours, Ack: r.expected(), Flags: flags | ACK}
 	room := r.room()
 	r.owned, r.shown = s.Ack, room
-	if r.start.scaled && room > 0 {
-		room = max(room>>r.start.offer.Scale, 1)
+	s.Window = r.start.window(uint32(room))
+	if r.Collects() {
+		r.promised = later(r.promised, s.Ack+r.start.shown(s.Window))
 	}
-	s.Window = uint16(min(room, 0xffff))
 	if r.start.timestamps {
 		r.lastVal = later(r.lastVal, r.serverVal+r.tr.TS)
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, r.lastVal, r.clientVal
@@ -301,7 +302,7 @@ func (r *Relay) FromClient(now time.Time, s *Segment, emit Emit) (ev Event, forw
 // collect takes what is to be judged.
 func (r *Relay) collect(now time.Time, s *Segment) {
 	had, hadFIN := r.got, r.fin
-	r.add(r.base, s, relayRoom)
+	r.add(r.base, s, r.start.limit(relayRoom, r.promised-r.base))
 	if r.got > had || r.fin && !hadFIN {
 		r.took = true
 	}
@@ -484,7 +485,7 @@ func (r *Relay) slide() {
 		r.flight = max(0, r.flight-n)
 	}
 	if r.passing && r.got == 0 && r.base == r.from {
-		r.base, r.flight = r.to, 0
+		r.base, r.promised, r.flight = r.to, r.to, 0
 		r.high = later(r.high, r.from)
 	}
 	if r.passing && !before(r.sent, r.to) {

@@ -59,7 +59,7 @@ func (s *Saved) Relay(now time.Time, limits Limits, cookies *Cookies) *Relay {
 	}
 	start.offer.Scale = min(s.offer, 14)
 	r := &Relay{
-		start: start, limits: limits, client: s.client, base: s.base, clientWin: s.clientWin, clientVal: s.clientVal, owned: s.base,
+		start: start, limits: limits, client: s.client, base: s.base, clientWin: s.clientWin, clientVal: s.clientVal, owned: s.base, promised: s.base,
 		acked: s.ours, told: s.ours, toldWin: s.clientWin, first: s.ours, ours: s.ours, lastVal: s.lastVal,
 		isn: s.isn, serverVal: s.serverVal, serverWin: int(min(s.serverWin, 0xffff<<14)), scale: min(s.scale, 14),
 		sent: s.base, high: s.base, proven: true, firstRTO: relayRTO, rto: relayRTO,

@@ -11,10 +11,11 @@ func (c *Conn) Connect(now time.Time, emit Emit) {
 	c.began = now
 	c.deadline = now.Add(c.limits.ServerTime)
 	c.startTimer(now, firstRTO)
-	c.sendSYN(emit)
+	c.sendSYN(now, emit)
 }
 
-func (c *Conn) sendSYN(emit Emit) {
+func (c *Conn) sendSYN(now time.Time, emit Emit) {
+	c.synSent = now
 	s := Segment{Seq: c.start.clientISN, Flags: SYN, Window: 0xffff, Options: Options{MSS: c.start.clientMSS}}
 	s.Options.HasScale, s.Options.Scale = c.start.scaled, c.start.clientScale
 	s.Options.SACKPermitted = c.start.sack
@@ -85,13 +86,25 @@ func (c *Conn) synAnswered(now time.Time, s *Segment, emit Emit) Event {
 		return Established
 	}
 	c.deadline = now.Add(c.limits.ReplayTime)
-	c.startTimer(now, min(max(2*now.Sub(c.began), 200*time.Millisecond), 3*time.Second))
+	c.startTimer(now, c.roundTrips(now, leastRTO))
 	c.sent, c.high, c.flight, c.flightFIN = isn+1, isn+1, 0, false
 	c.gaps = nil // what is out of order comes again, straight to the server
 	if !c.replay(emit, false) {
 		c.toServer(emit, ACK, isn+1, nil)
 	}
+	if c.starved {
+		c.remind(now, emit)
+	}
 	return Established
+}
+
+// leastRTO is after how long a server is sent the replay again, at least.
+const leastRTO = 200 * time.Millisecond
+
+// roundTrips is two of them, as the handshake shows, within bounds. Counted is from the last SYN, which the answer need not be to (RFC 6298, 3): what is sent too early
+// costs a segment, but a timer that began with a lost SYN would be too long for all that follows.
+func (c *Conn) roundTrips(now time.Time, least time.Duration) time.Duration {
+	return min(max(2*now.Sub(c.synSent), least), 3*time.Second)
 }
 
 // translation is that of a server whose next byte, clock and window scale are these.
@@ -160,14 +173,21 @@ func (c *Conn) replayAnswered(now time.Time, s *Segment, emit Emit) (Event, bool
 		}
 		c.serverWin = window
 	}
+	replayed := !before(c.sent, c.expected())
 	if before(c.sent, s.Ack) {
 		c.sent = s.Ack
 		c.progress(now)
 	}
-	if !before(c.sent, c.expected()) {
-		c.state = Spliced
-		return Done, true
+	if before(c.sent, c.expected()) {
+		c.replay(emit, false)
+		return None, true
 	}
-	c.replay(emit, false)
-	return None, true
+	if c.starved {
+		if !replayed {
+			c.startTimer(now, leastRTO)
+		}
+		return None, true // until the client says that it knows what this segment tells it
+	}
+	c.state = Spliced
+	return Done, true
 }
