@@ -80,7 +80,7 @@ func (c *crowd) client(ctx context.Context, i int, noise []byte) error {
 		n := 1 + rng.IntN(len(got))
 		at := rng.IntN(len(noise) - n)
 		began := time.Now()
-		conn.SetDeadline(began.Add(60 * time.Second))
+		conn.SetDeadline(began.Add(patience))
 		_, err := conn.Write(noise[at : at+n])
 		if err == nil {
 			_, err = io.ReadFull(conn, got[:n])
@@ -116,7 +116,7 @@ func goOn(t *testing.T, crowds []*crowd, what string, n int64) {
 		}
 		goals = append(goals, goal)
 	}
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		behind := 0
 		for k, c := range crowds {
 			select {

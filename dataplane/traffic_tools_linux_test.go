@@ -85,7 +85,7 @@ func TestNetnsTools(t *testing.T) {
 			family := map[bool]string{false: "-4", true: "-6"}[v6]
 			for name, args := range map[string][]string{
 				"TCP there": {"-n", "8M"}, "TCP back": {"-R", "-n", "8M"}, "TCP, four at once": {"-P", "4", "-n", "8M"},
-				"UDP there": {"-u", "-b", "50M", "-l", "1200", "-n", "1M"}, "UDP back": {"-u", "-R", "-b", "50M", "-l", "1200", "-n", "1M"},
+				"UDP there": {"-u", "-b", "10M", "-l", "1200", "-n", "1M"}, "UDP back": {"-u", "-R", "-b", "10M", "-l", "1200", "-n", "1M"},
 			} {
 				t.Run("iperf3 "+name, func(t *testing.T) {
 					args := append([]string{"-c", vip.String(), "-p", "5201", "-J", "--connect-timeout", "10000"}, args...)

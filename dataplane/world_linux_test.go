@@ -305,7 +305,7 @@ func (w *world) dial(v6 bool, port uint16) (c net.Conn, server int, err error) {
 }
 
 func (w *world) dialTo(to netip.AddrPort) (c net.Conn, server int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	// Who waits for an answer of a dead server says something now and then, or would never learn of it.
 	d := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 30}}
@@ -313,7 +313,7 @@ func (w *world) dialTo(to netip.AddrPort) (c net.Conn, server int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	c.SetDeadline(time.Now().Add(60 * time.Second))
+	c.SetDeadline(time.Now().Add(patience))
 	var b [1]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {
 		c.Close()

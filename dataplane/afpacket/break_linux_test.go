@@ -152,7 +152,7 @@ func TestSolicitationsPassTheMulticastFilter(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, _ = conn.Write([]byte("question"))
 		return d.Stats().Answered > 0
-	}, 10*time.Second, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	require.NoError(t, d.SetVIPs())
 	require.Empty(t, d.ports[0].heard)
 }
@@ -175,7 +175,7 @@ func TestAnswersGiveTheMACOfNow(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 			return false
 		}
-	}, 10*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 // No interface starves beside a busy one.
@@ -214,7 +214,7 @@ func TestInterfacesTakeTurns(t *testing.T) {
 			}
 		}
 		return len(seen) == len(names)
-	}, 10*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 
 	// The first has 5 frames at every read, the others many: with a batch of 8, all get on.
 	fill := func(i, n int) {
@@ -300,7 +300,7 @@ func TestSuperPacketsOfTheDevice(t *testing.T) {
 				case <-time.After(50 * time.Millisecond):
 					return false
 				}
-			}, 5*time.Second, time.Millisecond)
+			}, patience, time.Millisecond)
 			payload := func(n, each int, whole bool) {
 				for range n {
 					f := l.next(t, "datagram", udpTo(vip))

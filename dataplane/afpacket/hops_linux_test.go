@@ -52,7 +52,7 @@ func hopLab(t *testing.T) (h *Hops, balancer *netns.Namespace, run func(args ...
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 10*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, ok, patience, 5*time.Millisecond, what)
 }
 
 func TestHopsResolveNeighbours(t *testing.T) {

@@ -120,7 +120,14 @@ func TestTwoBalancersBehindEqualCostRoutes(t *testing.T) {
 	t.Logf("%d connections through the first balancer, %d through the second; servers: %v", viaA, viaB, served)
 	require.NotZero(t, viaA, "the router uses both balancers")
 	require.NotZero(t, viaB, "the router uses both balancers")
-	require.Len(t, served, 3)
+	// By the hashes of so few connections a server may have none of them.
+	for i := 0; len(served) < 3 && i < 200; i++ {
+		c, server, err := s.dial(t, siteVIPs[i%2], patience)
+		require.NoError(t, err)
+		c.Close()
+		served[server]++
+	}
+	require.Len(t, served, 3, "all servers are used")
 
 	// The first one dies: the kernel ends its BGP sessions.
 	require.NoError(t, a.Kill())
@@ -157,16 +164,13 @@ func TestTwoBalancersBehindEqualCostRoutes(t *testing.T) {
 	chatAll(t, flows)
 
 	// It ends in an orderly way: everything is withdrawn before it ends, and no connection notices.
+	asked := time.Now()
 	require.NoError(t, a.Signal(syscall.SIGTERM))
 	s.await(t, 1, siteVIPs[:]...)
-	select {
-	case <-a.Done:
-		t.Error("ended without lingering")
-	default:
-	}
 	chatAll(t, append(flows, s.flows(t, 2)...))
 	<-a.Done
 	require.NoError(t, a.Err)
+	require.GreaterOrEqual(t, time.Since(asked), siteLinger, "ended without lingering")
 	require.Contains(t, a.Log.String(), "withdrawn; serving what still comes")
 	chatAll(t, flows)
 	require.NoError(t, b.Signal(syscall.SIGTERM))

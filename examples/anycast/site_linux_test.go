@@ -50,7 +50,7 @@ func newSite(t *testing.T) *site {
 	testenv.NeedNetns(t)
 	testenv.NeedServers(t, "bird", "birdc")
 	t.Parallel() // nobody else is in these namespaces, and most of the time is spent waiting
-	s := &site{dir: t.TempDir()}
+	s := &site{dir: testenv.SocketDir(t)}
 	rig.Hosts(t, &s.client, &s.router, &s.balancers[0], &s.balancers[1], &s.servers[0], &s.servers[1], &s.servers[2])
 	require.NoError(t, s.router.Router())
 	for _, v := range []string{"4", "6"} { // connections keep their way, by addresses and ports
@@ -130,6 +130,9 @@ const (
 	retry    = 30 * time.Millisecond
 )
 
+// siteLinger is how long a balancer goes on once it has withdrawn everything.
+const siteLinger = 2 * time.Second
+
 const sitePassword = "known-to-both-ends"
 
 // siteFile is a balancer's file.
@@ -140,7 +143,7 @@ func siteFile(balancer int, extra string) string {
 seed: 4711
 source: [10.7.%[1]d.2, "fd07:%[1]d::2"]
 status: "[::]:9180"
-linger: 2s
+linger: %[3]v
 device: {networks: [10.7.100.0/24, "fd07:100::/64"]}
 damping: {announce-after: 300ms, suppress: 100000, longest: 24h}
 bgp:
@@ -151,7 +154,7 @@ bgp:
     - {address: 10.7.%[1]d.1, as: 64500, local: 10.7.%[1]d.2}
     - {address: "fd07:%[1]d::1", as: 64500, local: "fd07:%[1]d::2"}
 %[2]sfarms:
-`, n, extra)
+`, n, extra, siteLinger)
 	for _, f := range []struct {
 		name, addr string
 		key, first int

@@ -80,21 +80,21 @@ func TestProbeReadsBinaryProtocols(t *testing.T) {
 
 // A real server, whose answers come from another port than the one that was asked.
 func TestProbeReadsTFTP(t *testing.T) {
-	testenv.NeedNetns(t) // for the privilege
+	h := newHosts(t)
 	bin := testenv.NeedServers(t, "in.tftpd")[0]
 	dir, err := os.MkdirTemp("", "tftp")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))                                                 //nolint:gosec // the server is another user
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot.img"), []byte("image"), 0o644)) //nolint:gosec // likewise
-	at := testenv.FreePort(t).String()
+	const at = "127.0.0.1:69"
 	cmd := exec.Command(bin, "-L", "-4", "-a", at, "-s", dir)
-	require.NoError(t, cmd.Start())
+	require.NoError(t, h.watcher.Do(cmd.Start))
 	end(t, cmd)
 	out := ""
 	eventually(t, "the server answers", func() bool {
 		status := 0
-		status, out, _ = run(t, "probe", "tftp", at, "file=boot.img")
+		status, out = h.run(t, "probe", "tftp", at, "file=boot.img")
 		return status == 0
 	})
 	require.Regexp(t, `> \[UDP \d+ > \d+ \[TFTP read request \["boot\.img" "octet".*\]\n(.*\n)*.*< \[UDP \d+ > \d+ \[TFTP (data, block 1|options)`, out)

@@ -127,19 +127,6 @@ func TestProbeShowsTLS(t *testing.T) {
 	require.Equalf(t, 1, status, "%s", out)
 }
 
-func TestProbeShowsPackets(t *testing.T) {
-	testenv.NeedNetns(t) // for the privilege
-	for _, target := range []string{"127.0.0.1", "::1"} {
-		status, out, errs := run(t, "probe", "icmp", target)
-		require.Zerof(t, status, "%s%s", out, errs)
-		require.Regexp(t, `> \[ICMP(v6)? EchoRequest`, out)
-		require.Regexp(t, `< \[ICMP(v6)? EchoReply`, out)
-	}
-	status, out, _ := run(t, "probe", "tcp", mailServer(t), "half-open=true")
-	require.Zero(t, status)
-	require.Regexp(t, `> \[TCP \d+ > \d+ SYN seq \d+ ack 0, \d+ bytes\]\n(.*\n)*.*< \[TCP \d+ > \d+ SYN\+ACK seq`, out)
-}
-
 func TestReadable(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, readable([]byte("a\r\nb")))
 	require.Equal(t, []string{"grüße"}, readable([]byte("grüße")))

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +23,23 @@ import (
 	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/testenv"
 )
+
+// built builds the program once for all tests.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "healthd")
+	if err != nil {
+		return "", err
+	}
+	return rig.Build(dir, "healthd")
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if bin, err := built(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(status)
+}
 
 // labHosts are the host of healthd and two web servers that die and return, each a namespace of its own.
 type labHosts struct {
@@ -34,7 +53,7 @@ func newHosts(t *testing.T) *labHosts {
 	testenv.NeedNetns(t)
 	h := &labHosts{}
 	var err error
-	h.bin, err = rig.Build(t.TempDir(), "healthd")
+	h.bin, err = built()
 	require.NoError(t, err)
 	rig.Hosts(t, &h.watcher, &h.servers[0], &h.servers[1])
 	for i, s := range h.servers {
@@ -222,6 +241,23 @@ policies: {both: web1 AND web2}
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	require.NoError(t, cmd.Wait())
 	eventually(t, "the cursor is back", func() bool { return strings.HasSuffix(tty.Text(), "\x1b[?25h\n") })
+}
+
+// Packets of probers whose sockets are their own, where the host talks to itself.
+func TestProbeShowsPackets(t *testing.T) {
+	h := newHosts(t)
+	for _, target := range []string{"127.0.0.1", "::1"} {
+		status, out := h.run(t, "probe", "icmp", target)
+		require.Zero(t, status, out)
+		require.Regexp(t, `> \[ICMP(v6)? EchoRequest`, out)
+		require.Regexp(t, `< \[ICMP(v6)? EchoReply`, out)
+	}
+	l, err := h.watcher.Listen(t.Context(), "tcp", "127.0.0.1:25")
+	require.NoError(t, err)
+	testenv.Accept(t, l, func(net.Conn) {})
+	status, out := h.run(t, "probe", "tcp", "127.0.0.1:25", "half-open=true")
+	require.Zero(t, status, out)
+	require.Regexp(t, `> \[TCP \d+ > 25 SYN seq \d+ ack 0, \d+ bytes\]\n(.*\n)*.*< \[TCP 25 > \d+ SYN\+ACK seq`, out)
 }
 
 // -packets shows the packets besides the conversation.

@@ -48,9 +48,7 @@ agents: [{listen: "%s"}, {listen: "%s", of: web}]
 `, web, asked, told))
 	start(t, name, &lines{most: 1})
 
-	dir, err := os.MkdirTemp("", "ha") // a socket's path is short
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := testenv.SocketDir(t)
 	socket, conf := filepath.Join(dir, "s"), filepath.Join(dir, "conf")
 	_, askedPort, _ := net.SplitHostPort(asked)
 	_, toldPort, _ := net.SplitHostPort(told)

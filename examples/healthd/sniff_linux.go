@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -22,20 +23,30 @@ func (t *tracer) sniff(target netip.AddrPort) (stop func(), err error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // the host's other packets come here, too
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		buf := make([]byte, 1<<16)
 		s := &sniffed{target: target, decode: t.decode}
+		var end time.Time // once it is asked for: what has come until then is still shown, however busy the host is with others
 		for {
-			n, from, err := unix.Recvfrom(fd, buf, 0)
-			if err != nil { // nothing for a while
+			if end.IsZero() {
 				select {
 				case <-done:
-					return
+					end = time.Now().Add(time.Second)
 				default:
-					continue
 				}
+			}
+			n, from, err := unix.Recvfrom(fd, buf, 0)
+			if err != nil { // nothing for a while, or a signal
+				if !end.IsZero() && !errors.Is(err, unix.EINTR) {
+					return
+				}
+				continue
+			}
+			if !end.IsZero() && time.Now().After(end) {
+				return
 			}
 			ll, ok := from.(*unix.SockaddrLinklayer)
 			if ok && ll.Pkttype == unix.PACKET_OUTGOING {

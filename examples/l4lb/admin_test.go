@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 func TestGuard(t *testing.T) {
@@ -99,7 +101,7 @@ func TestSecrets(t *testing.T) {
 
 // The socket is its owner's alone, takes the place of a dead one, and never that of a living one.
 func TestListenUnix(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "sub", "s")
+	path := filepath.Join(testenv.SocketDir(t), "sub", "s")
 	l, err := listenUnix(path)
 	require.NoError(t, err)
 	st, err := os.Stat(path)

@@ -20,13 +20,14 @@ import (
 
 // browser is a headless Chromium with one page, driven by the DevTools protocol over a pipe.
 type browser struct {
-	t       *testing.T
-	in      *os.File
-	out     *bufio.Reader
-	next    int
-	session string
-	events  []event
-	asked   []string // by dialogs, which are answered yes
+	t        *testing.T
+	in       *os.File
+	out      *bufio.Reader
+	next     int
+	session  string
+	deadline func() error // of one call
+	events   []event
+	asked    []string // by dialogs, which are answered yes
 }
 
 type event struct {
@@ -56,7 +57,7 @@ func newBrowser(t *testing.T, ns *netns.Namespace) *browser {
 		toBrowser.Close()
 		fromBrowser.Close()
 	})
-	require.NoError(t, fromBrowser.SetReadDeadline(time.Now().Add(3*time.Minute)))
+	b.deadline = func() error { return fromBrowser.SetReadDeadline(time.Now().Add(2 * patience)) }
 	target := b.call("Target.createTarget", map[string]any{"url": "about:blank"})
 	b.session = b.call("Target.attachToTarget", map[string]any{"targetId": target["targetId"], "flatten": true})["sessionId"].(string)
 	for _, domain := range []string{"Page", "Runtime", "Log", "Network", "Accessibility", "DOM"} {
@@ -80,6 +81,7 @@ func (b *browser) call(method string, params map[string]any) map[string]any {
 	require.NoError(b.t, err)
 	_, err = b.in.Write(append(raw, 0))
 	require.NoError(b.t, err)
+	require.NoError(b.t, b.deadline())
 	for {
 		raw, err := b.out.ReadBytes(0)
 		require.NoError(b.t, err, method)

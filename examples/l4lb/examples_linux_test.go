@@ -82,9 +82,7 @@ func postgres(t *testing.T, ns *netns.Namespace, addr string) (end func()) {
 		bin = filepath.Dir(found[len(found)-1])
 	}
 	bins := testenv.NeedServers(t, bin+"/initdb", bin+"/postgres", "setpriv")
-	dir, err := os.MkdirTemp("", "l4lb-postgres")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := testenv.SocketDir(t)
 	as := []string{"--reuid=postgres", "--regid=postgres", "--init-groups"}
 	out, err := exec.Command("chown", "postgres:", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -124,7 +125,7 @@ type process struct {
 // start runs l4lb until the test ends, and then wants it to end by itself. In the text, SOCKET and DIR stand for a socket and a folder of the test's.
 func (h *labHosts) start(t *testing.T, text string, args ...string) *process {
 	t.Helper()
-	dir := t.TempDir()
+	dir := testenv.SocketDir(t)
 	p := &process{t: t, h: h, file: filepath.Join(dir, "l4lb.yaml"), socket: filepath.Join(dir, "s"), log: &rig.Log{}}
 	p.write(text)
 	p.run(args...)
@@ -240,10 +241,16 @@ func (h *labHosts) getPort(addr, port string) (string, error) {
 	return string(b), err
 }
 
-// stateAge reports whether the state file is younger than a moment.
-func (p *process) stateAge(than time.Time) bool {
-	st, err := os.Stat(filepath.Join(filepath.Dir(p.file), "state"))
-	return err == nil && st.ModTime().After(than)
+// savedSince reports whether the state file has what was there at a moment: its writing began later.
+func (p *process) savedSince(then time.Time) bool {
+	f, err := os.Open(filepath.Join(filepath.Dir(p.file), "state"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var s saved
+	require.NoError(p.t, json.NewDecoder(f).Decode(&s))
+	return s.At.After(then)
 }
 
 // servesAgain waits until the process serves, and still has a node drained that was.

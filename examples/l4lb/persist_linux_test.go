@@ -142,7 +142,7 @@ func (p *process) resumed(t *testing.T, openssl, session string) {
 	}
 	for _, end := range []func(){p.stop, p.kill} {
 		before := p.status().Now
-		p.eventually("the state is saved", func() bool { return p.stateAge(before) })
+		p.eventually("the state is saved", func() bool { return p.savedSince(before) })
 		end()
 		p.run()
 		p.ready()

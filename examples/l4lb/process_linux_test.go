@@ -35,7 +35,7 @@ type manager struct {
 
 func newManager(t *testing.T) *manager {
 	t.Helper()
-	m := &manager{t: t, path: filepath.Join(t.TempDir(), "notify"), said: make(chan string, 1000)}
+	m := &manager{t: t, path: filepath.Join(testenv.SocketDir(t), "notify"), said: make(chan string, 1000)}
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
@@ -77,7 +77,7 @@ func TestUnderAServiceManager(t *testing.T) {
 	h := newHosts(t)
 	require.NoError(t, h.balancer.Router())
 	m := newManager(t)
-	dir := t.TempDir()
+	dir := testenv.SocketDir(t)
 	p := &process{t: t, h: h, file: filepath.Join(dir, "l4lb.yaml"), socket: filepath.Join(dir, "s"), log: &rig.Log{}}
 	p.env = []string{"NOTIFY_SOCKET=" + m.path, "WATCHDOG_USEC=400000"}
 	text := strings.NewReplacer("{socket: none}", "{socket: "+p.socket+"}").Replace(fmt.Sprintf(labFile, "tun", "e1, e2"))
@@ -86,8 +86,7 @@ func TestUnderAServiceManager(t *testing.T) {
 	require.NoError(t, unix.Mkfifo(p.file, 0o600))
 	p.run("-json")
 	t.Cleanup(p.stop)
-	offer := func() {
-		var w *os.File
+	reader := func() (w *os.File) {
 		p.eventually("it reads the file", func() (ok bool) {
 			fd, err := unix.Open(p.file, unix.O_WRONLY|unix.O_NONBLOCK, 0)
 			if err == nil {
@@ -95,6 +94,10 @@ func TestUnderAServiceManager(t *testing.T) {
 			}
 			return err == nil
 		})
+		return w
+	}
+	offer := func() {
+		w := reader()
 		require.NoError(t, p.Signal(syscall.SIGHUP))
 		p.eventually("the signal has come", func() bool { return !strings.Contains(statusOf(t, p.Pid, "SigPnd")+statusOf(t, p.Pid, "ShdPnd"), "1") })
 		_, err := io.WriteString(w, text)
@@ -106,19 +109,16 @@ func TestUnderAServiceManager(t *testing.T) {
 	require.Regexp(t, `^RELOADING=1\nMONOTONIC_USEC=\d+$`, m.hears("RELOADING=1"))
 	offer()
 	require.Equal(t, "READY=1\nSTATUS=2 services, 2 farms", m.hears("READY=1"))
-	// The pipe goes; whatever reads it meanwhile gets the file once more.
+	// The pipe goes while the program reads it, because of the second signal.
 	require.NoError(t, os.WriteFile(p.file+".new", []byte(text), 0o600))
-	fd, err := unix.Open(p.file, unix.O_RDWR|unix.O_NONBLOCK, 0)
-	require.NoError(t, err)
+	m.hears("RELOADING=1")
+	w := reader()
 	require.NoError(t, os.Rename(p.file+".new", p.file))
-	_, err = unix.Write(fd, []byte(text))
+	_, err := io.WriteString(w, text)
 	require.NoError(t, err)
-	require.NoError(t, unix.Close(fd))
+	require.NoError(t, w.Close())
+	m.hears("READY=1")
 	p.ready()
-	for len(m.said) > 0 {
-		<-m.said
-	}
-	p.eventually("reloads are over", func() bool { return p.status().Config.Error == "" })
 
 	// The watchdog hears that the workers answer, again and again.
 	for range 3 {
@@ -179,7 +179,12 @@ func statusOf(t *testing.T, pid int, field string) string {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
-	for line := range strings.Lines(string(b)) {
+	return fieldOf(t, b, field)
+}
+
+func fieldOf(t *testing.T, status []byte, field string) string {
+	t.Helper()
+	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, field+":"); ok {
 			return strings.TrimSpace(rest)
 		}
@@ -198,16 +203,17 @@ func (p *process) fewCapabilities(t *testing.T) {
 		var id int
 		_, err := fmt.Sscan(thread.Name(), &id)
 		require.NoError(t, err)
-		if _, err := os.Stat(fmt.Sprintf("/proc/%d/status", id)); err != nil {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", id))
+		if err != nil {
 			continue // it has ended
 		}
 		for _, set := range []string{"CapPrm", "CapEff", "CapBnd"} {
-			require.Equal(t, "0000000000003000", statusOf(t, id, set), "%s of thread %d", set, id)
+			require.Equal(t, "0000000000003000", fieldOf(t, status, set), "%s of thread %d", set, id)
 		}
 		for _, set := range []string{"CapInh", "CapAmb"} {
-			require.Equal(t, "0000000000000000", statusOf(t, id, set), "%s of thread %d", set, id)
+			require.Equal(t, "0000000000000000", fieldOf(t, status, set), "%s of thread %d", set, id)
 		}
-		require.Equal(t, "1", statusOf(t, id, "NoNewPrivs"))
+		require.Equal(t, "1", fieldOf(t, status, "NoNewPrivs"))
 	}
 }
 
@@ -219,7 +225,7 @@ func TestRunSaysWhatItLacks(t *testing.T) {
 	bin, err := built()
 	require.NoError(t, err)
 	file := func(device, interfaces string) string {
-		text := strings.Replace(fmt.Sprintf(labFile, device, interfaces), "{socket: none}", "{socket: "+filepath.Join(t.TempDir(), "s")+"}", 1)
+		text := strings.Replace(fmt.Sprintf(labFile, device, interfaces), "{socket: none}", "{socket: "+filepath.Join(testenv.SocketDir(t), "s")+"}", 1)
 		return write(t, text)
 	}
 	const noTUN = "mkdir -p /dev/net; mount -t tmpfs none /dev/net; exec \"$@\""

@@ -155,7 +155,7 @@ func TestRestartUnderLoad(t *testing.T) {
 		four.tick(t)
 		six.tick(t)
 		before := p.status().Now
-		p.eventually("the state is saved", func() bool { return p.stateAge(before) })
+		p.eventually("the state is saved", func() bool { return p.savedSince(before) })
 		end()
 		p.run("-no-setup")
 		p.servesAgain("v6/s1")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,17 +19,19 @@ import (
 
 // instance is a running balancer.
 type instance struct {
-	file    string
-	watcher *conf.Watcher
-	log     *slog.Logger
-	plane   *dataplane.Plane
-	roster  *healthcheck.Roster
-	advise  func(node string, said healthcheck.AgentReport) // the plane, of what agents say
-	admin   *adminServer
-	notify  sdnotify.Notifier
-	started time.Time
-	follow  follower // tells the device about other virtual addresses
-	quiet   silence  // of the kernel, about virtual addresses that come to packet sockets
+	file     string
+	watcher  *conf.Watcher
+	log      *slog.Logger
+	plane    *dataplane.Plane
+	roster   *healthcheck.Roster
+	advise   func(node string, said healthcheck.AgentReport) // the plane, of what agents say
+	admin    *adminServer
+	notify   sdnotify.Notifier
+	telling  sync.Mutex
+	stopping bool // has been told; telling is held
+	started  time.Time
+	follow   follower // tells the device about other virtual addresses
+	quiet    silence  // of the kernel, about virtual addresses that come to packet sockets
 
 	mu          sync.Mutex
 	exporting   *exporting // of flows, nil without
@@ -154,8 +157,14 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	return err
 }
 
-// tell tells the service manager, if there is one.
+// tell tells the service manager, if there is one: one thing after another, and nothing once the end is told.
 func (in *instance) tell(states ...string) {
+	in.telling.Lock()
+	defer in.telling.Unlock()
+	if in.stopping {
+		return
+	}
+	in.stopping = slices.Contains(states, sdnotify.Stopping)
 	if err := in.notify.Send(states...); err != nil {
 		in.log.Warn("service manager not told", "err", err)
 	}

@@ -31,7 +31,7 @@ func TestConnectWaits(t *testing.T) {
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.ErrorIs(t, res.Err, os.ErrDeadlineExceeded)
 		require.ErrorContains(t, res.Err, ": timed out without an answer")
-		time.AfterFunc(100*time.Millisecond, func() {
+		time.AfterFunc(600*time.Millisecond, func() { // long after the first SYN
 			for {
 				c, _, err := unix.Accept(fd)
 				if err != nil {

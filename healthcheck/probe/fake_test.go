@@ -176,6 +176,12 @@ func closedPort(t testing.TB, host string) netip.AddrPort {
 		t.Skipf("cannot listen on %s: %v", host, err)
 	}
 	defer l.Close()
+	// A connection of before keeps the port from others.
+	here, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	there, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { here.Close(); there.Close() })
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 

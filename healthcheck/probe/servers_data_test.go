@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -68,8 +67,7 @@ func TestServerRedis(t *testing.T) {
 	passes(t, probe.Redis{User: "default", Password: "secret"}, addr)
 	fails(t, probe.Redis{}, addr, `redis: PING: got "-NOAUTH Authentication required.", want +PONG`)
 	fails(t, probe.Redis{Password: "wrong"}, addr, `redis: AUTH: got "-WRONGPASS`)
-	s.signal(syscall.SIGSTOP)
-	time.Sleep(100 * time.Millisecond)
+	s.stop(t)
 	require.ErrorIs(t, probeAt(ping, addr, short).Err, os.ErrDeadlineExceeded)
 	met(ping, "hangs")
 }

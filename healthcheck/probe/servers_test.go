@@ -18,6 +18,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -28,6 +29,7 @@ import (
 	"github.com/lbprim/lbprim/healthcheck"
 	"github.com/lbprim/lbprim/healthcheck/healthchecktest"
 	"github.com/lbprim/lbprim/healthcheck/probe"
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 // server is a real server that a test started.
@@ -75,15 +77,43 @@ func launch(t testing.TB, cmd *exec.Cmd) *server {
 
 func (s *server) signal(sig syscall.Signal) { _ = syscall.Kill(-s.cmd.Process.Pid, sig) }
 
-// kill ends the process and what it started, and waits for it.
+// stop stops the process and what it started, and returns when each of their threads has: that takes a moment.
+func (s *server) stop(t testing.TB) {
+	t.Helper()
+	s.signal(syscall.SIGSTOP)
+	require.Eventually(t, func() bool {
+		return !strings.ContainsFunc(s.states(), func(r rune) bool { return !strings.ContainsRune("TtZX", r) })
+	}, startWait, 5*time.Millisecond)
+}
+
+// kill ends the process and what it started, and waits for them, so that nobody listens any more.
 func (s *server) kill() {
 	s.signal(syscall.SIGCONT)
 	s.signal(syscall.SIGKILL)
 	<-s.done
+	for end := time.Now().Add(startWait); strings.Trim(s.states(), "ZX") != "" && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	}
+}
+
+// states are those of all threads of the process group, a letter each (proc_pid_stat(5)).
+func (s *server) states() string {
+	var all strings.Builder
+	files, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/stat")
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name of the program may have blanks
+		if len(f) > 2 && f[2] == strconv.Itoa(s.cmd.Process.Pid) {
+			all.WriteString(f[0])
+		}
+	}
+	return all.String()
 }
 
 // startWait bounds how long a real server may take until it answers.
-const startWait = 40 * time.Second
+const startWait = 90 * time.Second
 
 // until probes until the server is up.
 func (s *server) until(t testing.TB, p healthcheck.Prober, addr netip.AddrPort) {
@@ -158,8 +188,7 @@ func (s *server) lifecycle(t *testing.T, p healthcheck.Prober, addr netip.AddrPo
 			met(p, "drips past the deadline")
 		}
 	}
-	s.signal(syscall.SIGSTOP)
-	time.Sleep(100 * time.Millisecond) // its threads stop one after another
+	s.stop(t)
 	start := time.Now()
 	res := probeAt(p, addr, short)
 	require.Equal(t, healthcheck.Fail, res.Verdict, "hanging: %v", res.Err)
@@ -239,10 +268,8 @@ func asUser(t testing.TB, cmd *exec.Cmd, name string) *exec.Cmd {
 // openDir is a folder that every user may use.
 func openDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "probe")
-	require.NoError(t, err)
+	dir := testenv.SocketDir(t)
 	require.NoError(t, os.Chmod(dir, 0o777))
-	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
 

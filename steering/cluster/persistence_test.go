@@ -12,6 +12,7 @@ import (
 
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/policy"
 	"github.com/lbprim/lbprim/sslpersist"
 	"github.com/lbprim/lbprim/steering"
@@ -122,8 +123,9 @@ func TestPlanesPersistence(t *testing.T) {
 	all := func(b *backupPlane) func() bool {
 		return func() bool { return b.Stats().Associations == 2*n && b.farm.IDs().Len() == n }
 	}
-	learn(lb1, 300) // more than the 64 changes that are remembered
-	lb2 := newBackupPlane(t, "lb2", true, netip.MustParseAddrPort("127.0.0.1:0"), lb1.c.Addr())
+	learn(lb1, 300)             // more than the 64 changes that are remembered
+	addr := testenv.FreePort(t) // of lb2: nobody takes it while that is gone
+	lb2 := newBackupPlane(t, "lb2", true, addr, lb1.c.Addr())
 	require.Eventually(t, all(lb2), time.Minute, 5*time.Millisecond, "all there was")
 	for range 20 {
 		learn(lb1, 5)
@@ -133,7 +135,6 @@ func TestPlanesPersistence(t *testing.T) {
 	require.Eventually(t, all(lb1), time.Minute, time.Millisecond, "changes of the other one")
 	require.Zero(t, lb1.c.Stats().NotApplied+lb2.c.Stats().NotApplied)
 
-	addr := lb2.c.Addr()
 	lb2.crash()
 	learn(lb1, 100)
 	lb3 := newBackupPlane(t, "lb2", true, addr, lb1.c.Addr())

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 func TestSend(t *testing.T) {
@@ -18,7 +20,7 @@ func TestSend(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("unixgram sockets of a service manager are Linux's")
 	}
-	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), "@lbprim-sdnotify-" + strconv.Itoa(os.Getpid())} {
+	for _, name := range []string{filepath.Join(testenv.SocketDir(t), "notify"), "@lbprim-sdnotify-" + strconv.Itoa(os.Getpid())} {
 		l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 		require.NoError(t, err)
 		t.Cleanup(func() { l.Close() })

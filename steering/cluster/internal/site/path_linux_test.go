@@ -251,12 +251,12 @@ func (f *flow) ends() (e ends) {
 	return e
 }
 
-// open opens a flow for each kind, side and family.
+// open opens two flows for each kind, side and family: so many that by the routers' hashes each balancer has some.
 func (s *path) open(over []int) (fs []*flow) {
 	s.t.Helper()
 	dial := func(kind int) {
-		for i := range 4 {
-			f := &flow{kind: kind, side: i % 2, v6: i/2 == 1}
+		for i := range 8 {
+			f := &flow{kind: kind, side: i % 2, v6: i/2%2 == 1}
 			proto := "tcp"
 			if kinds[kind].name == "udp" {
 				proto = "udp"
