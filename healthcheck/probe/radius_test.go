@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -80,13 +81,19 @@ func TestRADIUS(t *testing.T) {
 			if row.reply.key == "" {
 				row.reply.key = key
 			}
-			deadline := timeout
-			if row.reply.idOff != 0 {
-				deadline = 300 * time.Millisecond
+			if row.reply.idOff != 0 { // until the deadline
+				synctest.Test(t, func(t *testing.T) {
+					p := row.prober
+					p.Dialer = datagrams(func(b []byte) [][]byte { return [][]byte{row.reply.answer(b)} })
+					res := p.Probe(within(t, timeout), target)
+					require.Equal(t, healthcheck.Fail, res.Verdict)
+					require.ErrorContains(t, res.Err, row.err)
+				})
+				return
 			}
 			for _, host := range loopbacks {
 				got := make(chan []byte, 10)
-				res := row.prober.Probe(within(t, deadline), udpServer(t, host, func(b []byte) [][]byte {
+				res := row.prober.Probe(within(t, timeout), udpServer(t, host, func(b []byte) [][]byte {
 					got <- bytes.Clone(b)
 					return [][]byte{row.reply.answer(b)}
 				}))
@@ -116,17 +123,19 @@ func checkRADIUSRequest(t *testing.T, b []byte) {
 
 func TestRADIUSRetries(t *testing.T) {
 	t.Parallel()
-	var tries atomic.Int32
-	res := probe.RADIUS{Key: key}.Probe(within(t, 900*time.Millisecond), udpServer(t, "127.0.0.1", func(b []byte) [][]byte {
-		if tries.Add(1) < 3 {
-			return nil
-		}
-		return [][]byte{radiusReply{code: 2, key: key}.answer(b)}
-	}))
-	require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
-	require.EqualValues(t, 3, tries.Load())
+	synctest.Test(t, func(t *testing.T) {
+		var tries atomic.Int32
+		res := probe.RADIUS{Key: key, Dialer: datagrams(func(b []byte) [][]byte {
+			if tries.Add(1) < 3 {
+				return nil
+			}
+			return [][]byte{radiusReply{code: 2, key: key}.answer(b)}
+		})}.Probe(within(t, 900*time.Millisecond), target)
+		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
+		require.EqualValues(t, 3, tries.Load())
+	})
 
-	res = probe.RADIUS{Key: key}.Probe(within(t, timeout), closedUDP(t, "127.0.0.1"))
+	res := probe.RADIUS{Key: key}.Probe(within(t, timeout), closedUDP(t, "127.0.0.1"))
 	require.Equal(t, healthcheck.Fail, res.Verdict)
 	require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 	require.GreaterOrEqual(t, res.Latency, 200*time.Millisecond, "unreachable is tried again")
