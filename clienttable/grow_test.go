@@ -293,7 +293,7 @@ func TestGrowUnderLoad(t *testing.T) {
 				}
 			})
 			r := rand.New(rand.NewPCG(3, 4))
-			for i := range 60 {
+			for i := range 32 {
 				resize, n := first.Grow, 2*stay+(i+1)*50
 				switch i % 4 {
 				case 2:

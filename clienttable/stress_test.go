@@ -323,7 +323,7 @@ func TestInvalidateAgainstSweep(t *testing.T) {
 func TestCloseDuringUse(t *testing.T) {
 	for _, layout := range []Layout{Packed, Heap} {
 		for range 8 {
-			tab := must(New(&Config[uint64, val]{MaxEntries: 1 << 16, Layout: layout, ChangeLog: 10, Full: EvictOldest,
+			tab := must(New(&Config[uint64, val]{MaxEntries: 1 << 12, Layout: layout, ChangeLog: 10, Full: EvictOldest,
 				Owner: func(v val) uint32 { return v.owner }, OnRemove: func(uint64, val, Reason) {}}))
 			now := time.Now()
 			against(3, func(r *rand.Rand) {

@@ -98,12 +98,15 @@ func TestBoundIsExact(t *testing.T) {
 			tab := must(New(&Config[uint64, uint64]{MaxEntries: n, Seed: seed + 1, TTL: time.Hour}))
 			now := time.Now()
 			for i := range uint64(n) {
-				require.NoError(t, tab.StoreAt(now, i, ^i), "%d of %d", i, n)
+				if err := tab.StoreAt(now, i, ^i); err != nil {
+					t.Fatalf("%d of %d: %v", i, n, err)
+				}
 			}
 			require.ErrorIs(t, tab.StoreAt(now, uint64(n), 0), ErrFull)
 			for i := range uint64(n) {
-				v, ok := tab.LoadAt(now, i)
-				require.True(t, ok && v == ^i, "%d of %d", i, n)
+				if v, ok := tab.LoadAt(now, i); !ok || v != ^i {
+					t.Fatalf("%d of %d: %d, %v", i, n, v, ok)
+				}
 			}
 			require.Equal(t, n, tab.LenAt(now))
 			tab.Close()
@@ -121,10 +124,12 @@ func TestFullTableChurn(t *testing.T) {
 	defer tab.Close()
 	now := time.Now()
 	for i := range uint64(n * 40) {
-		if i >= n {
-			require.True(t, tab.DeleteAt(now, i-n))
+		if i >= n && !tab.DeleteAt(now, i-n) {
+			t.Fatalf("%d was not there", i-n)
 		}
-		require.NoError(t, tab.StoreAt(now, i, i))
+		if err := tab.StoreAt(now, i, i); err != nil {
+			t.Fatal(err)
+		}
 	}
 	require.Equal(t, n, tab.LenAt(now))
 	t.Logf("moves per store %.2f", float64(tab.Stats().Moves)/(n*40))

@@ -222,7 +222,7 @@ func TestReportReturns(t *testing.T) {
 
 // 1,000 checks come and go while probes hang; callbacks call back.
 func TestComingAndGoingLeaksNothing(t *testing.T) {
-	t.Parallel()
+	// Beside no other: it counts goroutines.
 	synctest.Test(t, func(t *testing.T) {
 		var m *healthcheck.Monitor
 		m, err := healthcheck.NewMonitor(&healthcheck.Config{OnTransition: func(tr healthcheck.Transition) {

@@ -217,8 +217,8 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 	require.Contains(t, []string{"10.0.0.1", "10.0.0.2"}, x.ask(t, "192.0.2.53", 50000))
 }
 
-// A thousand reloads leave nothing behind: no farm, no route, and no session is lost.
-func TestThousandReloads(t *testing.T) {
+// Hundreds of reloads leave nothing behind: no farm, no route, and no session is lost.
+func TestManyReloads(t *testing.T) {
 	first, err := decode([]byte(reloadFile))
 	require.NoError(t, err)
 	second, err := decode([]byte(strings.Replace(otherFile, "[{name: b", `[{name: a, address: "10.0.0.1:53"}, {name: b`, 1)))
@@ -229,7 +229,7 @@ func TestThousandReloads(t *testing.T) {
 	for port := range 20 {
 		nodes[port] = x.ask(t, "192.0.2.53", 40000+port)
 	}
-	for i := range 1000 {
+	for i := range 300 {
 		require.NoError(t, x.apply([]*config{second, first}[i%2]))
 		x.plane.Step(time.Now()) // as Run does every second
 		port := i % 20

@@ -102,7 +102,7 @@ func play(t *testing.T, args ...string) *report {
 	var r report
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), &r))
 	require.True(t, r.Verified)
-	require.Less(t, r.Seconds, 15.0)
+	require.Less(t, r.Seconds, 60.0) // of its own it takes 8, on a machine that has the time
 	return &r
 }
 
