@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -270,10 +271,11 @@ func TestDelayedBindingPassesServersThatRefuse(t *testing.T) {
 func TestManyDelayedConnections(t *testing.T) {
 	w := newWorld(t, how{queues: 2})
 	w.delay(t, func(s *dataplane.Service, _ bool) {})
+	resets, want := new(atomic.Int64), new(atomic.Int64)
 	for _, v6 := range []bool{false, true} {
 		for i := range 2 {
 			w.digest(t, i, v6, 7300, 700)
-			w.closer(t, i, v6, 7301)
+			w.closer(t, i, v6, 7301, resets)
 		}
 	}
 	each := 50
@@ -293,6 +295,9 @@ func TestManyDelayedConnections(t *testing.T) {
 				if i%2 == 0 {
 					_, err = w.upload(k%2 == 0, 7300, rng.IntN(8000), 700, rng)
 				} else {
+					if i/2%6 == 4 {
+						want.Add(1)
+					}
 					err = w.closing(i/2, k%2 == 0, 7301, rng)
 				}
 				if err != nil {
@@ -308,11 +313,12 @@ func TestManyDelayedConnections(t *testing.T) {
 		require.NoError(t, <-errs)
 	}
 	w.spliced(t, dataplane.DelayStats{}, cap(errs)*each)
+	require.Eventually(t, func() bool { return resets.Load() == want.Load() }, 30*time.Second, 5*time.Millisecond, "resets of clients reach their servers")
 }
 
 // closer starts a server that closes as the client's first byte wants it: 0 after the client has closed, 1 with its answer, and reads on,
-// 2 at once, without having read all, 3 by a reset.
-func (w *world) closer(t testing.TB, i int, v6 bool, port uint16) {
+// 2 at once, without having read all, 3 by a reset, 4 when the client has reset it, which it counts, 5 with its answer, as the client does with its request.
+func (w *world) closer(t testing.TB, i int, v6 bool, port uint16, resets *atomic.Int64) {
 	ln, err := w.servers[i].Listen(context.Background(), "tcp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port).String())
 	require.NoError(t, err)
 	testenv.Accept(t, ln, func(c net.Conn) {
@@ -337,12 +343,16 @@ func (w *world) closer(t testing.TB, i int, v6 bool, port uint16) {
 		}
 		_, _ = c.Write(data)
 		switch head[0] {
-		case 1:
+		case 1, 5:
 			_ = c.(*net.TCPConn).CloseWrite()
 			_, _ = io.Copy(io.Discard, c)
 		case 3:
 			_, _ = c.Read(head) // the client says that it has the answer
 			_ = c.(*net.TCPConn).SetLinger(0)
+		case 4:
+			if _, err := c.Read(head); errors.Is(err, syscall.ECONNRESET) {
+				resets.Add(1)
+			}
 		}
 	})
 }
@@ -357,7 +367,7 @@ func (w *world) closing(i int, v6 bool, port uint16, rng *rand.Rand) error {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
-	kind := byte(i % 4)
+	kind := byte(i % 6)
 	data := make([]byte, 1+rng.IntN(20000))
 	for j := range data {
 		data[j] = byte(rng.Uint32())
@@ -367,7 +377,7 @@ func (w *world) closing(i int, v6 bool, port uint16, rng *rand.Rand) error {
 	}
 	want := data
 	switch kind {
-	case 0:
+	case 0, 5:
 		err = c.(*net.TCPConn).CloseWrite()
 	case 2:
 		want = []byte("enough")
@@ -382,7 +392,10 @@ func (w *world) closing(i int, v6 bool, port uint16, rng *rand.Rand) error {
 	if !bytes.Equal(got, want) {
 		return fmt.Errorf("closing %d: another answer", kind)
 	}
-	if kind == 3 {
+	switch kind {
+	case 4:
+		return c.(*net.TCPConn).SetLinger(0)
+	case 3:
 		if _, err := c.Write([]byte{1}); err != nil {
 			return err
 		}

@@ -407,6 +407,7 @@ func TestDelayFaults(t *testing.T) {
 	require.NoError(t, err)
 	for want, s := range map[string]Service{
 		"nat or fullnat":     {Forward: Tunnelled, Delay: &Delay{}},
+		"Delay = dsr":        {Forward: DSR, Delay: &Delay{}},
 		"mid-stream":         {MidStream: Reselect, Delay: &Delay{}},
 		"Budget":             {Delay: &Delay{Limits: splice.Limits{Budget: 1 << 20}}},
 		"Scale":              {Delay: &Delay{Offer: splice.Offer{Scale: 15}}},
