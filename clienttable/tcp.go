@@ -83,7 +83,7 @@ const (
 	TCPSame TCPEvent = iota
 	// TCPStarted: the first packet of a session, usually a SYN, unless it means more.
 	TCPStarted
-	// TCPOpened: the handshake is complete.
+	// TCPOpened: the handshake is complete, and perhaps the client's side closed at once.
 	TCPOpened
 	// TCPHalfClosed: one side has sent its FIN.
 	TCPHalfClosed

@@ -81,7 +81,7 @@ func TestTCP(t *testing.T) {
 			{c2s, ".", 7001, 5001, 0, TCPOpened, TCPEstablished},
 		}},
 		{"data on the last segment of the handshake", TCPState{}, join(handshake[:2], []seg{{c2s, "P.", 1001, 5001, 100, TCPOpened, TCPEstablished}})},
-		{"FIN on the last segment of the handshake", TCPState{}, join(handshake[:2], []seg{{c2s, "F.", 1001, 5001, 0, TCPHalfClosed, TCPFinClient}})},
+		{"FIN on the last segment of the handshake", TCPState{}, join(handshake[:2], []seg{{c2s, "F.", 1001, 5001, 0, TCPOpened, TCPFinClient}})},
 		{"data on the SYN, accepted", TCPState{}, []seg{
 			{c2s, "S", 1000, 0, 100, TCPStarted, TCPSynSent},
 			{s2c, "S.", 5000, 1101, 0, TCPSame, TCPSynReceived},
@@ -161,6 +161,14 @@ func TestTCP(t *testing.T) {
 			{c2s, ".", 1102, 6001, 0, TCPSame, TCPFinClient},
 			{c2s, "F.", 1001, 6001, 100, TCPSame, TCPFinClient}, // sent again
 			{s2c, ".", 6001, 1102, 1000, TCPSame, TCPFinClient},
+		})},
+		// The acknowledgement of the handshake was lost, or never was a packet of its own: the session is open all the same, and lives as long.
+		{"half-closed by the packet that opens it", TCPState{}, join(handshake[:2], []seg{
+			{c2s, "F.", 1001, 5001, 100, TCPOpened, TCPFinClient},
+			{s2c, ".", 5001, 1102, 1000, TCPSame, TCPFinClient},
+			{c2s, ".", 1102, 6001, 0, TCPSame, TCPFinClient},
+			{s2c, "F.", 6001, 1102, 0, TCPSame, TCPClosing},
+			{c2s, ".", 1102, 6002, 0, TCPEnded, TCPClosed},
 		})},
 		{"FIN before data that was lost", TCPState{}, join(handshake, []seg{
 			{c2s, "F.", 1101, 5001, 100, TCPHalfClosed, TCPFinClient},

@@ -118,10 +118,10 @@ func (s *TCPState) Update(d Dir, flags uint8, seq, ack uint32, payload int) TCPE
 		if !s.handshake(d, flags, end, ack) {
 			return TCPSame
 		}
-		if e := s.data(d, flags, end, ack); e != TCPSame {
+		if e := s.data(d, flags, end, ack); e == TCPEnded {
 			return e
 		}
-		return TCPOpened
+		return TCPOpened // also if it is half-closed at once: no longer does it live as a SYN does
 	case TCPClosed, TCPReset:
 		return TCPSame
 	}

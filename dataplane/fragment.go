@@ -54,7 +54,8 @@ type course struct {
 	fate    fate
 	session clienttable.Flow // that it follows
 	id      uint32           // the identification that it leaves with
-	dscp    path.DSCP        // of what passes
+	dscp    path.DSCP        // of what passes or is routed
+	service uint32           // that routes it
 }
 
 type fate uint8
@@ -62,6 +63,7 @@ type fate uint8
 const (
 	follows fate = iota // its session
 	passes              // on as it came, since it belongs to none
+	routes              // on by a service that has no nodes
 	echoes              // back to who sent it
 )
 
@@ -245,13 +247,13 @@ func (f *fragments) step(now time.Time) (lost int) {
 }
 
 // firstFragment opens the way for the later fragments of pk, which is about to be forwarded, passed on or echoed. rec is the
-// session that will translate it in a direction, if one does.
-func (w *Worker) firstFragment(pk *packet, f fate, rec *record, dir uint32) (c course, waiting [][]byte, ok bool) {
-	c = course{fate: f, session: pk.key, id: pk.v.FragID}
+// session that will translate it in a direction, if one does. c says what becomes of it, and is returned in full.
+func (w *Worker) firstFragment(pk *packet, c course, rec *record, dir uint32) (_ course, waiting [][]byte, ok bool) {
+	c.session, c.id = pk.key, pk.v.FragID
 	if w.dry {
 		return c, nil, true
 	}
-	if f == passes {
+	if c.fate == passes || c.fate == routes {
 		c.dscp = w.markOf(pk, false).DSCP
 	}
 	var out *clienttable.Flow
@@ -260,7 +262,7 @@ func (w *Worker) firstFragment(pk *packet, f fate, rec *record, dir uint32) (c c
 		src, dst := rec.ends(dir)
 		k := sentAs(pk.ip, &pk.v, src, dst)
 		out = &k
-	case f == echoes:
+	case c.fate == echoes:
 		src, dst := endOf(pk.key.Dst()), endOf(pk.key.Src())
 		k := sentAs(pk.ip, &pk.v, &src, &dst)
 		out = &k
@@ -331,6 +333,12 @@ func (w *Worker) follow(pk *packet, c course) {
 	case passes:
 		w.setDSCP(pk, c.dscp)
 		w.passOn(pk)
+		return
+	case routes:
+		if int(c.service) >= len(w.stats.services) {
+			w.renew() // the first one has met another worker, and a newer configuration
+		}
+		w.routeOn(pk, c.service, c.dscp)
 		return
 	case echoes:
 		w.echoFragment(pk)

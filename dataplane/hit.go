@@ -58,7 +58,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 	var c course
 	if pk.v.Mark&wire.Fragment != 0 {
 		var ok bool
-		if c, waiting, ok = w.firstFragment(pk, follows, rec, dir); !ok {
+		if c, waiting, ok = w.firstFragment(pk, course{fate: follows}, rec, dir); !ok {
 			return
 		}
 	}

@@ -369,7 +369,7 @@ func (w *Worker) unwrap(pk *packet, at int) Reason {
 	}
 	copy(pk.buf[at:], pk.buf[:pk.l3]) // what precedes a packet moves up to it
 	pk.buf = pk.buf[at : at+pk.l3+int(v.End)]
-	pk.ip, pk.v = pk.buf[pk.l3:], v
+	pk.ip, pk.v, pk.inner = pk.buf[pk.l3:], v, true
 	pk.key = flowOf(pk.ip, &pk.v)
 	if w.link.Ethernet {
 		typ := uint16(wire.EtherIPv4)

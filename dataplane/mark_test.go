@@ -147,3 +147,56 @@ func TestExportByPathRules(t *testing.T) {
 		}
 	})
 }
+
+// What a service routes on is redirected by nothing, and so is marked, every fragment of it like the first one, and counted for the service.
+func TestMarksOfRoutedServices(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		p, _ := inPath(t, fam, func(c *Config) {
+			c.Intercept.Paths = markingPaths(t)
+			c.Policies = table(t, rule("on", fam.vip.String(), &Service{Name: "on", Forward: Route}))
+		})
+		from, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		whole := udp(from, vip, strings.Repeat("x", 3000))
+		octets := uint64(0)
+		marked := func(outs [][]byte, dscp uint8) {
+			t.Helper()
+			for _, b := range outs {
+				_, v := parseFlow(b)
+				require.Equal(t, dscp<<2, v.TOS(b))
+				require.True(t, v.HeaderSumOK(b))
+				octets += uint64(len(b))
+			}
+		}
+		for id, order := range [][]int{{0, 1, 2, 3}, {1, 0, 2, 3}, {3, 2, 1, 0}} {
+			parts := split(whole, 1000, uint32(77+id))
+			var outs [][]byte
+			for _, i := range order {
+				_, out := p.sendAll(parts[i])
+				outs = append(outs, out...)
+			}
+			require.Len(t, outs, 4, "drops %v", p.drops())
+			marked(outs, 46)
+			got := join(t, outs)
+			_, v := parseFlow(got)
+			require.True(t, v.SumOK(got))
+			require.Equal(t, whole[v.L4:], got[v.L4:])
+		}
+		verdict, out := p.send(udp(from, ap(fam.vip, 53), "x"))
+		require.Equal(t, Forwarded, verdict)
+		marked([][]byte{out}, 10)
+		for name, s := range p.Services() {
+			if name == "on" {
+				require.Equal(t, Count{Packets: 13, Octets: octets}, s.In)
+			}
+		}
+		require.Zero(t, p.Stats().Sessions)
+		// One whose time to live is used up is no more sent on than any other.
+		last := split(whole, 1000, 99)
+		_, v := parseFlow(last[1])
+		v.SetTTL(last[1], 1)
+		p.sendAll(last[0])
+		verdicts, _ := p.sendAll(last[1])
+		require.Equal(t, []Verdict{Dropped}, verdicts)
+		require.EqualValues(t, 1, p.drops()[TTLExpired])
+	})
+}

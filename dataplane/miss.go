@@ -9,6 +9,7 @@ import (
 	"github.com/lbprim/lbprim/internal/wire"
 	"github.com/lbprim/lbprim/policy"
 	"github.com/lbprim/lbprim/steering"
+	"github.com/lbprim/lbprim/steering/path"
 )
 
 // castagnoli is the table of SCTP's checksum. It is never changed.
@@ -78,7 +79,7 @@ func (w *Worker) foreign(pk *packet, p *policy.Packet) {
 		return
 	}
 	if v.Mark&wire.Fragment != 0 && (len(w.snap.ends[p.Src.Addr()]) > 0 || w.snap.inline != nil) {
-		if c, waiting, ok := w.firstFragment(pk, passes, nil, 0); ok {
+		if c, waiting, ok := w.firstFragment(pk, course{fate: passes}, nil, 0); ok {
 			w.pass(pk)
 			w.release(waiting, c)
 		}
@@ -156,13 +157,19 @@ func (w *Worker) routed(pk *packet, svc *service) {
 	var c course
 	if pk.v.Mark&wire.Fragment != 0 {
 		var ok bool
-		if c, waiting, ok = w.firstFragment(pk, passes, nil, 0); !ok {
+		if c, waiting, ok = w.firstFragment(pk, course{fate: routes, service: svc.no}, nil, 0); !ok {
 			return
 		}
 	}
-	w.stats.services[svc.no].In.add(len(pk.ip))
-	w.forward(pk)
+	w.routeOn(pk, svc.no, w.markOf(pk, false).DSCP)
 	w.release(waiting, c)
+}
+
+// routeOn sends a packet of a service that routes on. Nothing redirects it, so it is marked like what is for no virtual address.
+func (w *Worker) routeOn(pk *packet, service uint32, d path.DSCP) {
+	w.setDSCP(pk, d)
+	w.stats.services[service].In.add(len(pk.ip))
+	w.forward(pk)
 }
 
 // resolve asks the policies.
@@ -236,7 +243,7 @@ func (w *Worker) noPolicy(pk *packet, p *policy.Packet, addr *vip) {
 		return
 	}
 	if v.Mark&wire.Fragment != 0 {
-		if c, waiting, ok := w.firstFragment(pk, echoes, nil, 0); ok {
+		if c, waiting, ok := w.firstFragment(pk, course{fate: echoes}, nil, 0); ok {
 			w.stats.pings++
 			w.echoFragment(pk)
 			w.release(waiting, c)

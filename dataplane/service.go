@@ -84,7 +84,7 @@ const (
 	DSR
 	// Tunnelled puts packets into others for the node, which answers past the balancer.
 	Tunnelled
-	// Route sends packets on unchanged, to no node and without a session.
+	// Route sends packets on, to no node and without a session, unchanged but for the DSCP that Intercept.Paths says.
 	Route
 )
 

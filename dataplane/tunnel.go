@@ -254,9 +254,7 @@ func (w *Worker) emitNew(pk *packet, buf []byte, h int, t *tunnelled) bool {
 			w.drop(pk, NoRoute)
 			return false
 		}
-		copy(f[0:6], hop.Dst[:])
-		copy(f[6:12], hop.Src[:])
-		binary.NativeEndian.PutUint32(buf, hop.Port)
+		hop.frame(buf)
 	}
 	w.emit(buf)
 	return true

@@ -78,6 +78,7 @@ type packet struct {
 	tr     *splice.Translation // not nil: and its numbers
 	client uint32              // that much is added to the client's
 	export bool                // its flow is to be exported
+	inner  bool                // it came in a tunnel, and its frame is from the other end of that
 
 	// For those who watch:
 	reason  Reason // of a drop
@@ -208,7 +209,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 func (w *Worker) parse(pk *packet) Reason {
 	w.stats.in.add(len(pk.buf) - Headroom)
 	pk.l3, pk.partial, pk.mtu, pk.rec, pk.tr, pk.client = Headroom, false, 0, nil, nil, 0
-	pk.known, pk.service, pk.export = false, 0, false
+	pk.known, pk.service, pk.export, pk.inner = false, 0, false, false
 	pk.ip = nil
 	if w.link.Ethernet {
 		f, s := wire.ParseEthernet(pk.buf[Headroom:])
@@ -313,11 +314,16 @@ func (w *Worker) routeBy(pk *packet, hop *Hop) bool {
 		return false
 	}
 	pk.v.SetTTL(pk.ip, ttl-1)
-	f := pk.buf[Headroom:]
-	copy(f[0:6], hop.Dst[:])
-	copy(f[6:12], hop.Src[:])
-	binary.NativeEndian.PutUint32(pk.buf, hop.Port)
+	hop.frame(pk.buf)
 	return true
+}
+
+// frame gives what begins Headroom into buf the addresses and the interface of the hop.
+func (h *Hop) frame(buf []byte) {
+	f := buf[Headroom:]
+	copy(f[0:6], h.Dst[:])
+	copy(f[6:12], h.Src[:])
+	binary.NativeEndian.PutUint32(buf, h.Port)
 }
 
 // fits reports whether a packet, or the segments of a super-packet, are small enough for a way. A
@@ -397,7 +403,7 @@ func (w *Worker) reply(pk *packet, n int) []byte {
 }
 
 // answer sends the n bytes that have been written into the room that reply gave out last, to
-// where pk came from.
+// where pk came from: if that is a tunnel, whoever put it in there is not asked to pass the answer on.
 func (w *Worker) answer(pk *packet, n int) {
 	buf := w.arena.last[:pk.l3+n]
 	copy(buf[:Headroom-virtioLen], pk.buf)
@@ -407,6 +413,14 @@ func (w *Worker) answer(pk *packet, n int) {
 		copy(to[0:6], from[6:12])
 		copy(to[6:12], from[0:6])
 		copy(to[12:pk.frame.L3], from[12:])
+		if pk.inner {
+			hop, ok := w.p.cfg.NextHop(addrOf(pk.v.Dst(buf[pk.l3:])))
+			if !ok {
+				w.drop(pk, NoRoute)
+				return
+			}
+			hop.frame(buf)
+		}
 	}
 	pk.verdict = Answered
 	w.emit(buf)
