@@ -19,10 +19,12 @@ var halfClosedModes = []clienttable.Mode{
 func TestAnswerAfterTheClientsFIN(t *testing.T) {
 	both(t, func(t *testing.T, fam family) {
 		for name, change := range map[string]func(*Config, *Service){
-			"NAT":                          func(*Config, *Service) {},
-			"full NAT":                     func(_ *Config, s *Service) { s.Forward, s.Locals = FullNAT, []netip.Addr{fam.elsewhere} },
-			"delayed binding":              func(_ *Config, s *Service) { s.Delay = &Delay{} },
-			"delayed binding and full NAT": func(_ *Config, s *Service) { s.Delay, s.Forward, s.Locals = &Delay{}, FullNAT, []netip.Addr{fam.elsewhere} },
+			"NAT":             func(*Config, *Service) {},
+			"full NAT":        func(_ *Config, s *Service) { s.Forward, s.Locals = FullNAT, []netip.Addr{fam.elsewhere} },
+			"delayed binding": func(_ *Config, s *Service) { s.Delay = &Delay{} },
+			"delayed binding and full NAT": func(_ *Config, s *Service) {
+				s.Delay, s.Forward, s.Locals = &Delay{}, FullNAT, []netip.Addr{fam.elsewhere}
+			},
 		} {
 			for _, mode := range halfClosedModes {
 				t.Run(name+"/"+mode.String(), func(t *testing.T) {
