@@ -43,7 +43,7 @@ type Intercept struct {
 	//
 	// What leaves past the interception, from a node (path.Packet.Optimized) or because nothing redirects it, gets the DSCP that the path rules
 	// and QoS rows of Paths say; its ECN bits stay. Redirected flows that a path rule asks it for are exported.
-	// Later fragments follow the first; those that a node sends match by their addresses only.
+	// Later fragments follow the first; those that a node sends match by their addresses only. Tunnels themselves that come in fragments are put together.
 	Paths    *path.Engine
 	Balancer string
 	Channel  func(path.Channel) (Hop, bool)
@@ -87,8 +87,9 @@ func (x *Intercept) resolve(c *Config) (*Intercept, error) {
 
 // interception is an Intercept in force.
 type interception struct {
-	conf *Intercept
-	pool *pool
+	conf  *Intercept
+	pool  *pool
+	parts reassembler // of what nodes send in fragments of the tunnel
 
 	// Decisions that name a remote peer are kept until their flow ends.
 	mu    sync.Mutex
@@ -345,6 +346,30 @@ func (w *Worker) fromTunnel(pk *packet, src netip.Addr) (done bool) {
 		w.emitPacket(pk)
 	}
 	return true
+}
+
+// fragmentOfTunnel deals with a fragment of a tunnel's packet that a node has sent. Nodes send what is too large for the way to the balancer like that, as the balancer does
+// the other way. It returns false if pk is none, or is whole now.
+func (w *Worker) fragmentOfTunnel(pk *packet) (done bool) {
+	x, v := w.p.inter, &pk.v
+	switch v.Proto {
+	case wire.ProtoIPv4, wire.ProtoIPv6, wire.ProtoGRE:
+	case wire.ProtoUDP:
+		if k := x.conf.Tunnel.Kind; k != GUE && k != VXLAN {
+			return false
+		}
+	default:
+		return false
+	}
+	if own, ok := w.p.cfg.addr(v.Version == 6); !ok || own != addrOf(v.Dst(pk.ip)) || w.snap.senders[addrOf(v.Src(pk.ip))] == nil {
+		return false
+	}
+	if w.dry {
+		w.tr.step("tunnel", "waits for the other fragments of what node %q has sent", w.snap.senders[addrOf(v.Src(pk.ip))].name)
+		pk.verdict = Held
+		return true
+	}
+	return !w.reassemble(&x.parts, pk)
 }
 
 // unwrap makes pk the packet that begins at at of it.

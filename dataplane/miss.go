@@ -21,6 +21,9 @@ func (w *Worker) miss(pk *packet) {
 	if w.p.relay != nil && w.fromBalancer(pk) {
 		return
 	}
+	if v.Mark&wire.Fragment != 0 && w.snap.inline != nil && w.fragmentOfTunnel(pk) {
+		return
+	}
 	if v.Mark&wire.LaterFrag != 0 {
 		w.laterFragment(pk)
 		return

@@ -98,6 +98,29 @@ func (r *reassembler) add(now time.Time, b []byte, v *wire.View) (packet []byte,
 	return packet, NotDropped
 }
 
+// reassemble makes pk the packet that it is the last fragment of. It returns false if it is not the last one to come: then it is dealt with.
+func (w *Worker) reassemble(r *reassembler, pk *packet) bool {
+	whole, why := r.add(w.now, pk.ip, &pk.v)
+	if why != NotDropped {
+		w.drop(pk, why)
+		return false
+	}
+	if whole == nil {
+		pk.verdict = Held
+		return false
+	}
+	buf := w.arena.take(pk.l3 + len(whole))
+	copy(buf, pk.buf[:pk.l3])
+	copy(buf[pk.l3:], whole)
+	pk.buf, pk.ip = buf, buf[pk.l3:]
+	if s := wire.Parse(pk.ip, &pk.v); s != wire.OK {
+		w.drop(pk, parseReason[s])
+		return false
+	}
+	pk.key = flowOf(pk.ip, &pk.v)
+	return true
+}
+
 func (r *reassembler) forget(k clienttable.Flow, p *whole) {
 	r.bytes -= len(p.body)
 	delete(r.m, k)

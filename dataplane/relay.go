@@ -142,24 +142,8 @@ func (w *Worker) fromBalancer(pk *packet) (done bool) {
 	if w.asked || w.dry || addrOf(pk.v.Dst(pk.ip)) != r.conf.Addr || pk.v.Proto != wire.ProtoGRE || !r.knows(addrOf(pk.v.Src(pk.ip))) {
 		return false
 	}
-	if pk.v.Mark&wire.Fragment != 0 {
-		whole, why := r.parts.add(w.now, pk.ip, &pk.v)
-		if why != NotDropped {
-			w.drop(pk, why)
-			return true
-		}
-		if whole == nil {
-			pk.verdict = Held
-			return true
-		}
-		buf := w.arena.take(pk.l3 + len(whole))
-		copy(buf, pk.buf[:pk.l3])
-		copy(buf[pk.l3:], whole)
-		pk.buf, pk.ip = buf, buf[pk.l3:]
-		if s := wire.Parse(pk.ip, &pk.v); s != wire.OK {
-			w.drop(pk, parseReason[s])
-			return true
-		}
+	if pk.v.Mark&wire.Fragment != 0 && !w.reassemble(&r.parts, pk) {
+		return true
 	}
 	at, key, ok := wire.OpenTunnel(pk.ip, &pk.v, 0)
 	if !ok || key != r.conf.Key {

@@ -23,8 +23,9 @@ import (
 // crowd is a number of clients that each keep one connection busy and compare every byte. A connection may only end where its server is
 // dead; then the client makes another one.
 type crowd struct {
-	w  *world
-	to netip.AddrPort
+	w     *world
+	to    netip.AddrPort
+	think time.Duration // at most, between two pieces
 
 	rounds []atomic.Int64
 	on     []atomic.Int32 // the server that the client is connected to, or -1
@@ -33,8 +34,8 @@ type crowd struct {
 	bad    chan error
 }
 
-func (w *world) crowd(t *testing.T, to netip.AddrPort, n int) *crowd {
-	c := &crowd{w: w, to: to, rounds: make([]atomic.Int64, n), on: make([]atomic.Int32, n), bad: make(chan error, n)}
+func (w *world) crowd(t *testing.T, to netip.AddrPort, n int, think time.Duration) *crowd {
+	c := &crowd{w: w, to: to, think: think, rounds: make([]atomic.Int64, n), on: make([]atomic.Int32, n), bad: make(chan error, n)}
 	noise := make([]byte, 1<<16)
 	_, _ = rand.NewChaCha8([32]byte{7}).Read(noise)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -100,7 +101,7 @@ func (c *crowd) client(ctx context.Context, i int, noise []byte) error {
 		}
 		c.rounds[i].Add(1)
 		// It thinks, for longer on a machine that is slow: a thousand at once are load enough.
-		time.Sleep(time.Duration(rng.IntN(1500))*time.Millisecond + 4*time.Since(began))
+		time.Sleep(rand.N(c.think) + 4*time.Since(began))
 	}
 	return nil
 }
@@ -161,7 +162,7 @@ func TestNetnsThousandConnections(t *testing.T) {
 			listeners[v6] = append(listeners[v6], w.serve(t, i, v6, 5040))
 		}
 		for _, vip := range []netip.Addr{wvip(v6), wvip3(v6)} {
-			crowds = append(crowds, w.crowd(t, netip.AddrPortFrom(vip, 5040), n))
+			crowds = append(crowds, w.crowd(t, netip.AddrPortFrom(vip, 5040), n, 1500*time.Millisecond))
 		}
 	}
 	connected := func(want ...int) {
