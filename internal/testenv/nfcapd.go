@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -72,10 +74,30 @@ func StartNfcapd(t testing.TB) *Nfcapd {
 	}
 }
 
+// waiting reports whether the kernel has datagrams that the collector has not read (proc_net(5), /proc/net/udp).
+func (n *Nfcapd) waiting() bool {
+	b, err := os.ReadFile("/proc/net/udp")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	local := fmt.Sprintf("0100007F:%04X", n.RemoteAddr().(*net.UDPAddr).Port)
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && f[1] == local {
+			_, received, _ := strings.Cut(f[4], ":")
+			return strings.Trim(received, "0") != ""
+		}
+	}
+	return false
+}
+
 // Records ends the collector and returns what nfdump reads of it, as from its JSON.
 func (n *Nfcapd) Records() (records []map[string]any) {
 	n.t.Helper()
-	time.Sleep(500 * time.Millisecond) // it reads what the kernel has for it before it ends
+	for begun := time.Now(); n.waiting(); time.Sleep(10 * time.Millisecond) { // it ends whatever the kernel has for it
+		if time.Since(begun) > 30*time.Second {
+			n.t.Fatal("nfcapd does not read")
+		}
+	}
 	if err := n.cmd.Process.Signal(os.Interrupt); err != nil {
 		n.t.Fatal(err)
 	}

@@ -91,15 +91,16 @@ func rest(t *testing.T, bs ...*balancer) {
 	t.Helper()
 	last, since := uint64(0), time.Now()
 	bs[0].waitFor(t, "rest", func() bool {
-		sum := uint64(1)
+		sum, sent, restored := uint64(1), uint64(0), uint64(0)
 		for _, b := range bs {
 			s := b.Stats()
 			sum += s.Changes + s.Snapshots + s.Restored
+			sent, restored = sent+s.Snapshots, restored+s.Restored
 		}
 		if sum != last {
 			last, since = sum, time.Now()
 		}
-		return time.Since(since) > 1500*time.Millisecond
+		return sent == restored && time.Since(since) > 1500*time.Millisecond
 	})
 }
 
