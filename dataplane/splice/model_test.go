@@ -16,6 +16,7 @@ import (
 type world struct {
 	t      testing.TB
 	rng    *rand.Rand
+	text   *rand.Rand // of what the hosts say
 	now    time.Time
 	events queue
 	seq    int
@@ -25,7 +26,8 @@ type world struct {
 
 	client  *host
 	servers []*host
-	chosen  int // server
+	chosen  int                       // server
+	fault   func(b []byte, from Side) // done to what the splice forwards
 	lb      *balancer
 	trace   []string
 }
@@ -208,6 +210,9 @@ func (l *balancer) fromClient(b []byte) {
 	}
 	if forward {
 		l.tr.ToServer(b, noChange{})
+		if l.w.fault != nil {
+			l.w.fault(b, Client)
+		}
 		l.w.send("client>server", b, l.w.servers[l.w.chosen].receive)
 	}
 }
@@ -232,6 +237,9 @@ func (l *balancer) fromServer(from int) func([]byte) {
 		}
 		if forward {
 			l.tr.ToClient(b, noChange{})
+			if l.w.fault != nil {
+				l.w.fault(b, Server)
+			}
 			l.w.send("server>client", b, l.w.client.receive)
 		}
 	}
@@ -240,6 +248,7 @@ func (l *balancer) fromServer(from int) func([]byte) {
 // newWorld makes a world with n servers.
 func newWorld(t testing.TB, seed uint64, offer *Offer, limits Limits, n int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: epoch}
+	w.text = w.rng
 	cookies, err := NewCookies(nil, offer)
 	require.NoError(t, err)
 	limits, err = limits.WithDefaults()

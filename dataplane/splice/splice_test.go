@@ -21,13 +21,13 @@ func request(rng *rand.Rand, n int) []byte {
 // exchange sends a request of n bytes and more behind it, has the server answer, and checks both streams. who closes first: 0 the client with its
 // request, 1 the client after the answer, 2 the server with the answer.
 func exchange(w *world, head, body, answer, closes int) {
-	req := request(w.rng, head)
+	req := request(w.text, head)
 	for range body {
-		req = append(req, byte(w.rng.Uint32()))
+		req = append(req, byte(w.text.Uint32()))
 	}
 	resp := make([]byte, answer)
 	for i := range resp {
-		resp[i] = byte(w.rng.Uint32())
+		resp[i] = byte(w.text.Uint32())
 	}
 	for _, s := range w.servers {
 		answered := false
