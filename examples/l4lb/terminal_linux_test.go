@@ -44,7 +44,7 @@ func (p *process) top(t *testing.T) {
 	}
 	size(40, 8)
 	cmd := exec.Command(bin, "top", "-every", "100ms")
-	cmd.Env = append(os.Environ(), "L4LB_SOCKET="+p.socket)
+	cmd.Env = append(os.Environ(), "L4LB_SOCKET="+p.socket, "TERM=xterm") // which CI may not have
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1}
 	require.NoError(t, p.h.balancer.Do(cmd.Start))

@@ -78,14 +78,16 @@ func TestServerMySQL(t *testing.T) {
 	needRoot(t)
 	dir, addr := openDir(t), testenv.FreePort(t)
 	data := filepath.Join(dir, "data")
-	out, err := exec.Command(bins[1], "--no-defaults", "--user=mysql", "--datadir="+data, "--skip-test-db",
-		"--auth-root-authentication-method=normal", "--skip-name-resolve").CombinedOutput()
+	install := exec.Command(bins[1], "--no-defaults", "--user=mysql", "--datadir="+data, "--skip-test-db",
+		"--auth-root-authentication-method=normal", "--skip-name-resolve")
+	install.Env = append(os.Environ(), "TMPDIR="+dir) // the test's may be root's alone
+	out, err := install.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	start := func(sql string) *server {
 		init := write(t, dir, "init.sql", "%s", sql)
 		return launch(t, exec.Command(bins[0], "--no-defaults", "--user=mysql", "--datadir="+data, "--bind-address=127.0.0.1",
 			"--port="+portOf(addr), "--socket="+dir+"/socket", "--pid-file="+dir+"/pid", "--skip-name-resolve",
-			"--init-file="+init, "--innodb-flush-method=fsync", "--skip-log-bin"))
+			"--init-file="+init, "--innodb-flush-method=fsync", "--skip-log-bin", "--tmpdir="+dir))
 	}
 	s := start("CREATE USER IF NOT EXISTS 'check'@'%';\n")
 	s.until(t, probe.MySQL{User: "check"}, addr)
