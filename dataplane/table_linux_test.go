@@ -17,6 +17,7 @@ import (
 	"github.com/lbprim/lbprim/internal/netns"
 	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/internal/wire"
+	"github.com/lbprim/lbprim/steering"
 )
 
 // row is a packet that goes in, and what must come out for it: byte for byte, but for the time to live where a host lies
@@ -27,6 +28,19 @@ type row struct {
 	in   []byte
 	out  [][]byte // with their times to live as they leave the Plane
 	own  bool     // out is the Plane's own, which the host before the device has not had
+	at   int      // not 0: there begins in out what the host before the device has had, and the one behind it does not see
+}
+
+// tabled is what the table is for: the service of a test, and for other ports one that reaches its node in a tunnel.
+func tabled(t *testing.T, fam family) func(*Config, *Service) {
+	return func(c *Config, s *Service) {
+		ids := new(steering.IDs)
+		s.Pool = mustPool(t, ids, steering.RoundRobin, nodesOf(fam)...)
+		far := &Service{Name: "far", Forward: Tunnelled, Tunnel: Tunnel{Kind: GRE, Key: 77}, Pool: mustPool(t, ids, steering.RoundRobin, steering.Node{Name: "n3", Addr: ap(fam.n3, 0)})}
+		c.Addrs = own()
+		vip := fam.vip.String()
+		c.Policies = table(t, rule("tcp", vip+" tcp/80", s), rule("udp", vip+" udp/80", s), rule("sctp", vip+" sctp/80", s), rule("far", vip+" tcp/90", far), rule("far too", vip+" udp/90", far))
+	}
 }
 
 func rowsOf(fam family) (rows []row) {
@@ -118,6 +132,33 @@ func rowsOf(fam family) (rows []row) {
 		return b
 	}
 	add("SCTP", false, sctp(client, vip), sctp(client, n1))
+	// Tunnels: what is in them is as it came, but for the largest segment.
+	y := wire.Tunnel{Kind: wire.GRE, HasKey: true, Key: 77}
+	over, id := y.Overhead(fam.vip.Is6()), uint16(0)
+	tunnelled := func(name string, in, inner []byte) {
+		b := make([]byte, over+len(inner))
+		copy(b[over:], inner)
+		src := own()[0]
+		if fam.vip.Is6() {
+			src = own()[1]
+		}
+		id++
+		y.Put(b, src.AsSlice(), fam.n3.AsSlice(), fam.vip.Is6(), 0, 0, false, id)
+		rows = append(rows, row{name: name, in: in, out: [][]byte{b}, own: true, at: over})
+	}
+	far := ap(fam.vip, 90)
+	lowered := tcp(from, far, "S", 1, 0, "")
+	var syn wire.View
+	_ = wire.Parse(lowered, &syn)
+	syn.ClampMSS(lowered, uint16(1500-over-int(syn.L4)-20), false)
+	tunnelled("SYN into a tunnel", tcp(from, far, "S", 1, 0, ""), lowered)
+	tunnelled("ACK into a tunnel", tcp(from, far, "A", 2, 9, ""), tcp(from, far, "A", 2, 9, ""))
+	tunnelled("datagram into a tunnel", udp(from, far, "ask"), udp(from, far, "ask"))
+	for i, b := range split(udp(from, far, long), 1400, 75) {
+		tunnelled([]string{"first fragment into a tunnel", "second fragment into a tunnel"}[i], b, b)
+	}
+	about := unreachable(fam.router, fam.vip, udp(far, from, "an answer"), 8)
+	tunnelled("error about an answer past the balancer", about, about)
 	// The Plane's own.
 	ping, pong := echo(fam.client, fam.vip, false, 7, 1, "ping"), echo(fam.vip, fam.client, true, 7, 1, "ping")
 	reset := tcp(vip, ap(fam.client2, 9), "R", 2000, 0, "")
@@ -144,7 +185,7 @@ func rowsOf(fam family) (rows []row) {
 func TestTable(t *testing.T) {
 	both(t, func(t *testing.T, fam family) {
 		t.Run("function", func(t *testing.T) {
-			p := newPlane(t, fam)
+			p := newPlane(t, fam, tabled(t, fam))
 			for _, r := range rowsOf(fam) {
 				_, out := p.sendAll(r.in)
 				require.Len(t, out, len(r.out), "%s: %v", r.name, p.drops())
@@ -182,7 +223,7 @@ func TestTable(t *testing.T) {
 // runTable runs a Plane on a device. ends are where packets from clients and nodes go in and come out, with a number of hosts
 // between each and the device.
 func runTable(t *testing.T, fam family, dev Device, ends [2]Device, hosts uint8) {
-	p := newPlane(t, fam, func(c *Config, _ *Service) { c.Devices = []Device{dev} })
+	p := newPlane(t, fam, tabled(t, fam), func(c *Config, _ *Service) { c.Devices = []Device{dev} })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
@@ -233,6 +274,11 @@ func runTable(t *testing.T, fam family, dev Device, ends [2]Device, hosts uint8)
 				less = hosts
 			}
 			v.SetTTL(want, v.TTL(want)-less)
+			if r.at > 0 {
+				inner := want[r.at:]
+				require.Equal(t, wire.OK, wire.Parse(inner, &v))
+				v.SetTTL(inner, v.TTL(inner)-hosts)
+			}
 			select {
 			case b := <-got:
 				require.Equal(t, want, b, r.name)

@@ -1,8 +1,11 @@
 package dataplane_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strconv"
 	"testing"
@@ -63,6 +66,11 @@ func TestNetnsModes(t *testing.T) {
 					require.NoError(t, <-errs, "IPv6 %v", v6)
 				}
 				for i := range w.servers {
+					if !direct { // hairpins: servers are clients, too, each other's and their own
+						require.NoError(t, w.hairpins(i, v6, 5020), "IPv6 %v", v6)
+					}
+				}
+				for i := range w.servers {
 					w.echoAt(t, i, w.end(i, v6, direct), 5021)
 				}
 				for _, size := range []int{10, 1400, 5000, 30000} {
@@ -83,6 +91,45 @@ func TestNetnsModes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hairpins has server i connect to the virtual address, often enough to meet every server.
+func (w *world) hairpins(i int, v6 bool, port uint16) error {
+	seen := map[byte]bool{}
+	data := bytes.Repeat([]byte("to and fro"), 10_000)
+	for range w.servers {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			c, err := w.servers[i].DialContext(ctx, "tcp", netip.AddrPortFrom(wvip(v6), port).String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+			sent := make(chan error, 1)
+			go func() {
+				_, err := c.Write(data)
+				sent <- err
+			}()
+			got := make([]byte, 1+len(data))
+			if _, err := io.ReadFull(c, got); err != nil {
+				return errors.Join(err, <-sent)
+			}
+			seen[got[0]] = true
+			if !bytes.Equal(got[1:], data) {
+				return errors.New("other bytes came back than were sent")
+			}
+			return <-sent
+		}()
+		if err != nil {
+			return fmt.Errorf("server %d: %w", i, err)
+		}
+	}
+	if len(seen) != len(w.servers) {
+		return fmt.Errorf("server %d met only %v", i, seen)
+	}
+	return nil
 }
 
 // end is the address at which a server listens.

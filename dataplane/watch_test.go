@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/internal/wire"
 )
@@ -192,5 +193,36 @@ func TestTraceChangesNothing(t *testing.T) {
 		n := 0
 		tr.Run(t.Context(), func(e Traced) { n++ })
 		require.Equal(t, 3, n)
+	})
+}
+
+// A capture of a node has what goes to it and comes from it, one of drops has every one, and nobody else's packets are in either.
+func TestCaptureOfNodesAndDrops(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		p := newPlane(t, fam, func(_ *Config, s *Service) { s.Mode = clienttable.ServerPerSession })
+		var node, drops bytes.Buffer
+		c, err := p.Capture(&node, &CaptureConfig{Filter: Filter{Nodes: []string{"n2"}}})
+		require.NoError(t, err)
+		d, err := p.Capture(&drops, &CaptureConfig{Filter: Filter{Dropped: true}})
+		require.NoError(t, err)
+		n := 0
+		for i := range uint16(4) {
+			if p.open(ap(fam.client, 40000+i)).Addr() == fam.n2 {
+				n += 3
+			}
+		}
+		require.Equal(t, 6, n)
+		p.send(tcp(ap(fam.client, 1), ap(fam.vip, 81), "S", 1, 0, ""))
+		p.send(udp(ap(fam.n1, 8080), ap(fam.client, 1), "of no session"))
+		finish(t, c)
+		finish(t, d)
+		rows := tsharkFields(t, node.Bytes(), "frame.comment")
+		require.Len(t, rows, n)
+		for _, r := range rows {
+			require.Regexp(t, `(to|from) node "n2"`, r[0])
+		}
+		rows = tsharkFields(t, drops.Bytes(), "frame.comment")
+		require.Equal(t, [][]string{{"dropped: no-policy"}, {"dropped: node-alone"}}, rows)
+		require.EqualValues(t, 2, d.Stats().Packets)
 	})
 }

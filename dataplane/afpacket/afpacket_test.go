@@ -1,14 +1,20 @@
 package afpacket
 
 import (
+	"bufio"
 	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/internal/testenv"
 )
 
 func TestConfigFaultsAllAtOnce(t *testing.T) {
@@ -123,6 +129,47 @@ func TestNeighbourAnswer(t *testing.T) {
 	routed[21] = 64
 	_, ok = s.reply(nil, routed, mac)
 	require.False(t, ok, "hop limit not 255: it came through a router")
+}
+
+// TestVectorsLwaftr: of the pairs of an AFTR's inputs and outputs those with solicitations: one for its address is answered, one for another is not. The AFTR says that it is a
+// router; this device, that the address may have moved here (RFC 4861, 4.4).
+func TestVectorsLwaftr(t *testing.T) {
+	f, err := os.Open(testenv.SharedFile(t, "packets/snabb_lwaftr_pairs.jsonl"))
+	require.NoError(t, err)
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 16<<20)
+	for i := 0; lines.Scan(); i++ {
+		if i != 3 && i != 4 {
+			continue
+		}
+		var pair struct {
+			In  []string `json:"in_v6_hex"`
+			Out []string `json:"out_v6_hex"`
+		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &pair))
+		in, err := hex.DecodeString(pair.In[0])
+		require.NoError(t, err)
+		own := netip.MustParseAddr("8:9:a:b:c:d:e:f")
+		s, err := newVIPSet([]netip.Addr{own})
+		require.NoError(t, err)
+		got, ok := s.reply(nil, in, []byte{0x22, 0x22, 0x22, 0x22, 0x22, 0x22})
+		require.Equal(t, i == 3, ok)
+		if !ok {
+			require.Empty(t, pair.Out)
+			continue
+		}
+		want, err := hex.DecodeString(pair.Out[0])
+		require.NoError(t, err)
+		require.EqualValues(t, 0xc0, want[58])
+		require.EqualValues(t, 0x60, got[58])
+		require.Zero(t, icmp6Checksum(got[22:54], got[54:]))
+		for _, b := range [][]byte{want, got} {
+			b[56], b[57], b[58] = 0, 0, 0
+		}
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, lines.Err())
 }
 
 func TestAnnouncements(t *testing.T) {

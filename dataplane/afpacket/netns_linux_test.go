@@ -208,7 +208,39 @@ func TestOtherHostsFramesAreIgnored(t *testing.T) {
 	send(0)
 	f := l.next(t, "own frame", func(f []byte) bool { p, _, _ := etherHeader(f); return p == 0x88b5 })
 	require.Zero(t, f[testOffset+14], "the frame for another MAC came through")
+}
 
+// What the device sends does not come back to it.
+func TestOwnFramesAreNotRead(t *testing.T) {
+	for name, cfg := range map[string]Config{"ring": {}, "no ring": {NoRing: true}, "promiscuous": {Promiscuous: true}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, cfg)
+			mine, theirs := l.frame(), l.frame()
+			mine[5] ^= 1 // for somebody on the cable
+			mine[14], theirs[14] = 1, 2
+			for range 20 {
+				f := make([]byte, testOffset, 128)
+				binary.NativeEndian.PutUint32(f, l.dev.Interfaces()[0].Index)
+				_, err := l.dev.Write([][]byte{append(f, mine...)}, testOffset)
+				require.NoError(t, err)
+			}
+			var f []byte
+			require.Eventually(t, func() bool {
+				l.sendFrame(t, theirs)
+				for {
+					select {
+					case f = <-l.frames:
+						if p, _, _ := etherHeader(f[testOffset:]); p == 0x88b5 {
+							return true
+						}
+					case <-time.After(100 * time.Millisecond):
+						return false
+					}
+				}
+			}, 20*time.Second, time.Millisecond)
+			require.EqualValues(t, 2, f[testOffset+14], "one of its own comes first")
+		})
+	}
 }
 
 // An interface that is removed and comes back does not end the device.
