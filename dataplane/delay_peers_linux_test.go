@@ -329,17 +329,22 @@ func TestServerNamesChooseFarms(t *testing.T) {
 	}
 }
 
-// nginx starts nginx on host i, which says who it is and what it was asked for.
-func (w *world) nginx(t testing.TB, i int, v6 bool, port uint16) {
+// nginx starts nginx on host i, which says who it is and what it was asked for. tls are directives of its server, if it is to speak TLS.
+func (w *world) nginx(t testing.TB, i int, v6 bool, port uint16, tls ...string) {
 	t.Helper()
+	ssl := ""
+	if len(tls) > 0 {
+		_, cert, key := certificate(t)
+		ssl = " ssl http2; ssl_certificate " + cert + "; ssl_certificate_key " + key + "; " + strings.Join(tls, "; ")
+	}
 	path := testenv.NeedServers(t, "nginx")[0]
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/pid; error_log stderr crit;
 events { worker_connections 256; }
 http { access_log off; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
- server { listen %[2]s; location / { return 200 "server %[3]d $request_uri $connection_requests\n"; } } }
-`, dir, netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port), i)
+ server { listen %[2]s%[4]s; location / { return 200 "server %[3]d $request_uri $connection_requests\n"; } location = /tls { return 200 "%[3]d $server_protocol $ssl_session_reused\n"; } } }
+`, dir, netip.AddrPortFrom(waddr(v6, byte(1+i), 2), port), i, ssl)
 	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
 	start(t, w.servers[i], path, "-c", conf, "-e", "stderr", "-p", dir)
 	w.reach(t, i, v6, port)
@@ -369,5 +374,37 @@ func TestHTTPRulesChooseFarms(t *testing.T) {
 		require.Equal(t, "server 0 /a/new 1\n200", get("-L", base+"/old"))
 		// A head of several segments.
 		require.Equal(t, "server 1 /x 1\n200", get("-H", "X-Long: "+strings.Repeat("y", 2500), "-b", "site=b", base+"/x"))
+	}
+}
+
+// nginx that speaks HTTP/2 over TLS behind the balancer: curl comes through by its server name, and openssl back to the nginx that has its session.
+func TestNginxOverTLS(t *testing.T) {
+	need := testenv.NeedServers(t, "curl", "openssl")
+	curl, openssl := need[0], need[1]
+	w := newWorld(t, how{})
+	const port = 4450
+	for _, v6 := range []bool{false, true} {
+		for i := range 2 {
+			w.nginx(t, i, v6, port, "ssl_protocols TLSv1.2", "ssl_session_tickets off", "ssl_session_cache shared:a:1m")
+		}
+	}
+	w.farms(t, dataplane.ReadTLS, &l7.Config{Default: l7.Action{Do: l7.Drop}},
+		l7.Rule{Index: 1, First: l7.Method{Kind: l7.ServerName, Value: "a.example"}, Action: farm("a")},
+		l7.Rule{Index: 2, First: l7.Method{Kind: l7.ServerName, Value: "b.example"}, Second: l7.Method{Kind: l7.ALPN, Value: "h2"}, Action: farm("b")})
+	for _, v6 := range []bool{false, true} {
+		vip := netip.AddrPortFrom(wvip(v6), port).String()
+		for name, want := range map[string]string{"a": "0", "b": "1"} {
+			host := name + ".example:4450"
+			out := output(t, w.client, curl, "-s", "-S", "-k", "-m", "30", "--http2", "--connect-to", host+":"+vip, "https://"+host+"/tls")
+			require.Equal(t, want+" HTTP/2.0 .\n", out)
+		}
+	}
+	w.persist(t, port, sslpersist.Settings[steering.NodeID]{})
+	for _, v6 := range []bool{false, true} {
+		for range 4 {
+			out := output(t, w.client, openssl, "s_client", "-connect", netip.AddrPortFrom(wvip(v6), port).String(), "-no_ticket", "-reconnect", "-tls1_2")
+			require.Equal(t, 1, strings.Count(out, "New, TLSv1.2"), out)
+			require.Equal(t, 5, strings.Count(out, "Reused, TLSv1.2"), out)
+		}
 	}
 }
