@@ -212,34 +212,6 @@ func (w *Worker) untranslate(pk *packet) {
 	}
 }
 
-// used notes that a direction has had a packet, and now and then keeps the client's association alive for
-// as long as the session is.
-func (w *Worker) used(proto uint8, rec *record, svc *service, dir, was uint32) {
-	if w.dry {
-		return
-	}
-	rec.alive[dir].Store(w.tick)
-	if w.tick/svc.touch == was/svc.touch {
-		return
-	}
-	if a, ok := svc.association(rec.other(proto, toClient)); ok {
-		if b, ok := w.p.assocs.LoadAt(w.now, a); ok {
-			w.retell(svc, a, b)
-		}
-	}
-}
-
-// keepAlive touches the entry of the other direction, which has had no packet for a while: a session with traffic in
-// one direction only is alive all the same. The entries are touched together at the end of the chunk.
-func (w *Worker) keepAlive(proto uint8, rec *record, dir uint32) {
-	if w.dry || rec.flags&oneWay != 0 || w.stale == len(w.others) {
-		return
-	}
-	rec.alive[dir^1].Store(w.tick)
-	w.others[w.stale] = rec.other(proto, dir)
-	w.stale++
-}
-
 // association returns the key under which the client of a flow to a VIP is remembered, if it is.
 func (s *service) association(k clienttable.Flow) (a clienttable.Association, ok bool) {
 	switch mode := s.conf.Mode; {

@@ -356,6 +356,7 @@ func (p *Plane) stale() bool {
 func (p *Plane) Step(now time.Time) (more bool) {
 	const limit = 4096
 	p.accelerate(now) // first: traffic that the Plane does not see keeps sessions alive, too
+	p.keepOthers()
 	n := p.sessions.Sweep(now, limit)
 	n = max(n, p.assocs.Sweep(now, limit), p.lost.step(now, limit))
 	if lost := p.fragments.step(now); lost > 0 {

@@ -47,9 +47,7 @@ type Worker struct {
 	found   [chunk]bool
 	who     [chunk]uint8 // the packet that keys[i] belongs to
 
-	// Entries to be kept alive, see keepAlive.
-	stale  int
-	others [chunk]clienttable.Flow
+	others others // see keepAlive
 
 	asked bool        // the packet has waited for the peers
 	sums  sums        // of the segment under way
@@ -124,6 +122,9 @@ func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, 
 	w.stats.fit(w.snap)
 	w.out = w.out[:0]
 	w.arena.reset()
+	if w.others.n > 0 && w.tick != w.others.tick {
+		w.keepOthers()
+	}
 	w.takePending()
 	w.takeAsked()
 	w.tickHeld()
@@ -199,9 +200,8 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 			w.seen(pk)
 		}
 	}
-	if w.stale > 0 {
-		w.p.sessions.LoadBatch(w.now, w.others[:w.stale], w.refs[:], w.found[:])
-		w.stale = 0
+	if w.others.n >= chunk {
+		w.keepOthers()
 	}
 }
 

@@ -1,0 +1,71 @@
+package dataplane
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lbprim/lbprim/clienttable"
+)
+
+// others are entries to be kept alive. A worker gathers them, since a look-up costs a fifth where many are made at once: one
+// packet in some dozens is due for it.
+type others struct {
+	n    int
+	keys [2 * chunk]clienttable.Flow // a chunk's worth that waits, and what comes from another one
+	last time.Time                   // of the packets that keep them alive
+	tick uint32                      // of the first
+}
+
+// used notes that a direction has had a packet, and now and then keeps the client's association alive for
+// as long as the session is.
+func (w *Worker) used(proto uint8, rec *record, svc *service, dir, was uint32) {
+	if w.dry {
+		return
+	}
+	rec.alive[dir].Store(w.tick)
+	if w.tick/svc.touch == was/svc.touch {
+		return
+	}
+	if a, ok := svc.association(rec.other(proto, toClient)); ok {
+		if b, ok := w.p.assocs.LoadAt(w.now, a); ok {
+			w.retell(svc, a, b)
+		}
+	}
+}
+
+// keepAlive sees to it that the entry of the other direction, which has had no packet for a while, does not age: a session
+// with traffic in one direction only is alive all the same.
+func (w *Worker) keepAlive(proto uint8, rec *record, dir uint32) {
+	o := &w.others
+	if w.dry || rec.flags&oneWay != 0 || o.n == len(o.keys) {
+		return
+	}
+	rec.alive[dir^1].Store(w.tick)
+	if o.n == 0 {
+		o.tick = w.tick
+	}
+	o.keys[o.n] = rec.other(proto, dir)
+	o.n++
+	o.last = w.now
+}
+
+// keepOthers looks up what keepAlive has gathered, at the time of the last packet.
+func (w *Worker) keepOthers() {
+	o := &w.others
+	for keys := range slices.Chunk(o.keys[:o.n], chunk) {
+		w.p.sessions.LoadBatch(o.last, keys, w.refs[:], w.found[:])
+	}
+	o.n = 0
+}
+
+// keepOthers has workers that get no packets look up what they have gathered.
+func (p *Plane) keepOthers() {
+	p.wmu.Lock()
+	ws := slices.Clone(p.workers)
+	p.wmu.Unlock()
+	for _, w := range ws {
+		w.mu.Lock()
+		w.keepOthers()
+		w.mu.Unlock()
+	}
+}
