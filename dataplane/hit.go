@@ -15,7 +15,10 @@ func (w *Worker) hit(pk *packet, r ref) {
 		w.miss(pk)
 		return
 	}
-	svc := w.service(rec)
+	if !w.knows(rec) { // as service, without a call
+		w.renew()
+	}
+	svc := w.snap.services[rec.service]
 	pk.session, pk.known = r, true
 	if w.tr != nil {
 		w.tr.session(w, rec, dir)
@@ -128,13 +131,16 @@ func (w *Worker) clamp(pk *packet, rec *record) {
 // service returns a session's service, and sees to it that the batch's configuration knows everything else
 // that its record names.
 func (w *Worker) service(rec *record) *service {
-	svc := w.snap.service(rec.service)
-	if svc == nil || int(rec.nodeNo) >= len(w.stats.nodes) || int(rec.way) >= len(w.snap.ways) {
-		// Made by another worker, under a configuration newer than this batch's.
+	if !w.knows(rec) {
 		w.renew()
-		svc = w.snap.service(rec.service)
 	}
-	return svc
+	return w.snap.services[rec.service]
+}
+
+// knows reports whether the batch's configuration knows all that a record names; otherwise it was made by another worker, under a
+// newer one.
+func (w *Worker) knows(rec *record) bool {
+	return int(rec.service) < len(w.snap.services) && int(rec.nodeNo) < len(w.stats.nodes) && int(rec.way) < len(w.snap.ways)
 }
 
 // renew takes up the newest configuration within a batch.

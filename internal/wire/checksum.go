@@ -98,11 +98,11 @@ func (d Diff) Addr(from, to []byte) Diff {
 // checksum as it is, so that 0xffff never becomes 0x0000 and the other way round.
 func (d Diff) Apply(sum uint16) uint16 {
 	f := Sum(d).Fold()
-	if f == 0 || f == 0xffff {
+	if f+1 <= 1 { // 0 or 0xffff: cheap enough to be inlined
 		return sum
 	}
 	s := uint32(^sum) + uint32(f)
-	return ^uint16(s>>16 + s&0xffff)
+	return ^(uint16(s>>16) + uint16(s))
 }
 
 // ApplyUDP is [Diff.Apply] for UDP, where a computed zero is sent as 0xffff (RFC 768).
