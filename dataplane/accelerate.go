@@ -128,12 +128,12 @@ func (p *Plane) accelerate(now time.Time) {
 		p.credit(x, u.Count)
 		// Both directions stay alive by the traffic of one.
 		tick := p.tick(now)
-		p.sessions.LoadAt(now, f)
+		p.sessions().LoadAt(now, f)
 		p.peek(f, x.ref, func(rec *record) {
 			rec.alive[x.ref.dir()].Store(tick)
 			if rec.flags&oneWay == 0 && tick-rec.alive[x.ref.dir()^1].Load() >= ticksPerSecond {
 				rec.alive[x.ref.dir()^1].Store(tick)
-				p.sessions.LoadAt(now, rec.other(f.Protocol(), x.ref.dir()))
+				p.sessions().LoadAt(now, rec.other(f.Protocol(), x.ref.dir()))
 			}
 		})
 	}
@@ -142,7 +142,7 @@ func (p *Plane) accelerate(now time.Time) {
 // install asks the accelerator to take over a session, of which f is one direction.
 func (p *Plane) install(f clienttable.Flow) {
 	a := &p.accel
-	r, ok := p.sessions.Peek(f)
+	r, ok := p.sessions().Peek(f)
 	if !ok {
 		return
 	}
@@ -174,7 +174,7 @@ func (p *Plane) install(f clienttable.Flow) {
 		}
 		mine := ref{r.at&^1 | uint32(dir), r.node}
 		// The session may have ended, or changed, since it was looked at: then nobody else takes the flow out again.
-		if now, ok := p.sessions.Peek(t.Flow); !ok || now != mine {
+		if now, ok := p.sessions().Peek(t.Flow); !ok || now != mine {
 			a.dev.Remove(t.Flow)
 			continue
 		}

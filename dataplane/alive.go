@@ -27,7 +27,7 @@ func (w *Worker) used(proto uint8, rec *record, svc *service, dir, was uint32) {
 		return
 	}
 	if a, ok := svc.association(rec.other(proto, toClient)); ok {
-		if b, ok := w.p.assocs.LoadAt(w.now, a); ok {
+		if b, ok := w.p.assocs().LoadAt(w.now, a); ok {
 			w.retell(svc, a, b)
 		}
 	}
@@ -53,7 +53,7 @@ func (w *Worker) keepAlive(proto uint8, rec *record, dir uint32) {
 func (w *Worker) keepOthers() {
 	o := &w.others
 	for keys := range slices.Chunk(o.keys[:o.n], chunk) {
-		w.p.sessions.LoadBatch(o.last, keys, w.refs[:], w.found[:])
+		w.p.sessions().LoadBatch(o.last, keys, w.refs[:], w.found[:])
 	}
 	o.n = 0
 }

@@ -273,7 +273,7 @@ func (w *Worker) remove(s *holdShard, c *held) {
 // leave takes the session with a node back.
 func (w *Worker) leave(c *held) {
 	if c.has && w.inTable(c) {
-		w.p.sessions.DeleteAt(w.now, c.key)
+		w.p.sessions().DeleteAt(w.now, c.key)
 	}
 	c.has, c.node = false, nil
 }
@@ -330,6 +330,6 @@ func (w *Worker) splice(s *holdShard, c *held) {
 
 // inTable reports whether a connection's session is still there.
 func (w *Worker) inTable(c *held) bool {
-	r, ok := w.p.sessions.PeekAt(w.now, c.key)
+	r, ok := w.p.sessions().PeekAt(w.now, c.key)
 	return ok && r == c.session
 }

@@ -43,13 +43,11 @@ type Config struct {
 	Addrs []netip.Addr
 
 	// MaxSessions bounds the sessions. A session needs some 350 bytes, taken as
-	// they are used, but for the table of the flows, 144 bytes a session: Run takes that at once. Default 262,144.
-	//
-	// It cannot change while the Plane runs, nor can MaxAssociations: a new Plane that takes over by [Plane.WriteTo] and [Plane.Restore], or a
-	// restart by them, keeps the sessions.
+	// they are used, but for the table of the flows, 144 bytes a session: Run takes that at once. Default 262,144; at most
+	// 268,435,456. [Plane.SetMaxSessions] changes it.
 	MaxSessions int
 	// MaxAssociations bounds the clients that are remembered beyond their sessions. The
-	// longest unused one makes room for a new one. Default 262,144.
+	// longest unused one makes room for a new one. Default 262,144; at most 268,435,456. [Plane.SetMaxAssociations] changes it.
 	MaxAssociations int
 
 	// AssociationChanges is how many of the last changes of the associations are kept for balancers that follow them, see [Plane.Replicas]: 80

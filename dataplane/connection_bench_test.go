@@ -24,7 +24,7 @@ func BenchmarkConnection(b *testing.B) {
 				fam := families2()[0]
 				p := newPlane(b, fam, func(c *Config, _ *Service) { c.MaxSessions = sessions })
 				if ready { // as Run does
-					p.sessions.Prefault()
+					p.sessions().Prefault()
 					p.slab.prepare()
 				}
 				client, vip := ap(fam.client, 1), ap(fam.vip, 80)

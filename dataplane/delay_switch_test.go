@@ -29,7 +29,7 @@ func (k *keptPlane) pastSwitch(resumed bool) {
 		st := k.Stats()
 		require.Zero(t, st.Delay.Kept)
 		require.Zero(t, st.Delay.Held)
-		r, ok := k.p().sessions.Peek(clienttable.MakeFlow(wire.ProtoTCP, k.client, k.vip))
+		r, ok := k.p().sessions().Peek(clienttable.MakeFlow(wire.ProtoTCP, k.client, k.vip))
 		require.True(t, ok)
 		rec := &k.p().slab.recs[r.record()]
 		require.EqualValues(t, spliced, rec.seam.stage.Load())
@@ -89,7 +89,7 @@ func (k *keptPlane) pastSwitch(resumed bool) {
 	// At another balancer.
 	d := new(directory)
 	var flows [][2]netip.AddrPort
-	for key, r := range k.p().sessions.All() {
+	for key, r := range k.p().sessions().All() {
 		flows = append(flows, [2]netip.AddrPort{key.Src(), key.Dst()})
 		if r.dir() == toNode {
 			k.cfg.Peers = d

@@ -237,7 +237,7 @@ func (x *flowExport) state(id flowID, s *Session, now time.Time) *flowState {
 // look looks at all sessions. x.mu is held.
 func (x *flowExport) look(p *Plane, c *FlowExport, now time.Time, last bool) {
 	x.round++
-	for k, r := range p.sessions.All() {
+	for k, r := range p.sessions().All() {
 		if r.dir() != toNode {
 			continue
 		}

@@ -344,7 +344,7 @@ func (w *Worker) follow(pk *packet, c course) {
 		w.echoFragment(pk)
 		return
 	}
-	r, ok := w.p.sessions.LoadAt(w.now, c.session)
+	r, ok := w.p.sessions().LoadAt(w.now, c.session)
 	if !ok {
 		w.drop(pk, FragmentLost)
 		return

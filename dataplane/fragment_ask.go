@@ -79,7 +79,7 @@ func (w *Worker) askFragments(k clienttable.Flow) {
 			p.cfg.Logger.Debug("fragments of the cluster", "flow", k, "err", err)
 			return
 		}
-		if _, known := p.sessions.Peek(c.session); known {
+		if _, known := p.sessions().Peek(c.session); known {
 			p.settle(k, c, link)
 			return
 		}

@@ -37,7 +37,7 @@ func (w *Worker) icmpError(pk *packet) {
 		return
 	}
 	key := flowOf(quote, &q).Reverse()
-	r, ok := w.p.sessions.PeekAt(w.now, key) // an error keeps no session alive
+	r, ok := w.p.sessions().PeekAt(w.now, key) // an error keeps no session alive
 	var rec *record
 	dir := r.dir()
 	if ok {

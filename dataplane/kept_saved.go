@@ -54,10 +54,10 @@ func (t *savedKepts) save(p *Plane, now time.Time, k clienttable.Flow, r ref) (v
 		return v, false
 	}
 	relay, ok := c.kept.relay.Save()
-	if !ok || !store(t.relays, p.sessions, now, k, relay) {
+	if !ok || !store(t.relays, p.sessions(), now, k, relay) {
 		return v, false
 	}
-	_, info, ok := p.sessions.Info(now, k)
+	_, info, ok := p.sessions().Info(now, k)
 	if !ok {
 		return v, false
 	}

@@ -21,7 +21,7 @@ func (l *lost) need(p *Plane, c *Service) error {
 		return nil
 	}
 	t, err := clienttable.New(&clienttable.Config[clienttable.Flow, uint32]{
-		MaxEntries: p.cfg.MaxSessions, Full: clienttable.EvictOldest, Layout: clienttable.Packed,
+		MaxEntries: p.MaxSessions(), Full: clienttable.EvictOldest, Layout: clienttable.Packed,
 	})
 	if err == nil {
 		l.table.Store(t)
@@ -61,10 +61,10 @@ func (l *lost) begun(now time.Time, k clienttable.Flow) {
 
 // step forgets what is too old.
 func (l *lost) step(now time.Time, limit int) (n int) {
-	if !l.some.Load() {
+	t := l.table.Load()
+	if t == nil || !l.some.Load() && !t.Growing() {
 		return 0
 	}
-	t := l.table.Load()
 	n = t.Sweep(now, limit)
 	if t.LenAt(now) == 0 {
 		l.some.Store(false)
@@ -84,7 +84,7 @@ func (l *lost) free() {
 // unknown says what is to be done with a TCP packet of no session to a service that begins none, and whether its session's node was lost.
 func (w *Worker) unknown(pk *packet, svc *service) (do MidStream, lost bool) {
 	no := uint32(0)
-	if r, ok := w.p.sessions.Invalidated(w.now, pk.key); ok && r.dir() == toNode {
+	if r, ok := w.p.sessions().Invalidated(w.now, pk.key); ok && r.dir() == toNode {
 		no, lost = w.recs[r.record()].service, true
 	} else if w.p.lost.some.Load() {
 		no, lost = w.p.lost.table.Load().PeekAt(w.now, pk.key)

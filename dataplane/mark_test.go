@@ -121,7 +121,7 @@ func TestExportByPathRules(t *testing.T) {
 			}
 			chosen := map[uint16]bool{}
 			for s := range p.Sessions() {
-				r, _ := p.sessions.Peek(s.key())
+				r, _ := p.sessions().Peek(s.key())
 				chosen[s.VIP.Port()] = conf.chosen(p.Plane, s.key(), p.slab.recs[r.record()].service, p.slab.recs[r.record()].flags)
 			}
 			require.Equal(t, map[uint16]bool{80: all, 81: true}, chosen)
@@ -141,7 +141,7 @@ func TestExportByPathRules(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 2, res.Sessions)
 			for s := range q.Sessions() {
-				r, _ := q.sessions.Peek(s.key())
+				r, _ := q.sessions().Peek(s.key())
 				require.Equal(t, s.VIP.Port() == 81, q.slab.recs[r.record()].flags&isExported != 0)
 			}
 		}

@@ -34,7 +34,7 @@ func (w *Worker) miss(pk *packet) {
 	}
 	if w.fresh {
 		// An earlier packet of this batch may have begun the session.
-		if r, ok := w.p.sessions.LoadAt(w.now, pk.key); ok {
+		if r, ok := w.p.sessions().LoadAt(w.now, pk.key); ok {
 			w.hit(pk, r)
 			return
 		}
@@ -211,9 +211,9 @@ func (w *Worker) regular(pk *packet, p *policy.Packet, addr *vip) (*service, bin
 }
 
 func (w *Worker) loadAssoc(k clienttable.Association) (binding, bool) {
-	load := w.p.assocs.LoadAt
+	load := w.p.assocs().LoadAt
 	if w.dry {
-		load = w.p.assocs.PeekAt
+		load = w.p.assocs().PeekAt
 	}
 	b, ok := load(w.now, k)
 	if w.tr != nil {

@@ -250,5 +250,5 @@ func (w *Worker) told(pk *packet) (r ref, ok bool) {
 	}
 	w.stats.adopted++
 	w.fresh = true
-	return p.sessions.LoadAt(w.now, k)
+	return p.sessions().LoadAt(w.now, k)
 }

@@ -88,17 +88,18 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 	if n = int64(m); err != nil {
 		return n, err
 	}
-	sessions, err := clienttable.New(&clienttable.Config[clienttable.Flow, savedSession]{MaxEntries: p.cfg.MaxSessions, Layout: clienttable.Packed})
+	most := records(max(p.MaxSessions(), p.slab.inUse())) // there may be more than there may be from now on
+	sessions, err := clienttable.New(&clienttable.Config[clienttable.Flow, savedSession]{MaxEntries: most, Layout: clienttable.Packed})
 	if err != nil {
 		return n, err
 	}
 	defer sessions.Close()
-	kepts, err := newSavedKepts(p.cfg.MaxSessions)
+	kepts, err := newSavedKepts(most)
 	if err != nil {
 		return n, err
 	}
 	defer kepts.close()
-	for k, r := range p.sessions.AllAt(now) {
+	for k, r := range p.sessions().AllAt(now) {
 		if r.dir() != toNode {
 			continue
 		}
@@ -126,7 +127,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 		if !known {
 			continue // gone, or newer than the names
 		}
-		if !store(sessions, p.sessions, now, k, v) {
+		if !store(sessions, p.sessions(), now, k, v) {
 			break
 		}
 	}
@@ -134,17 +135,19 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 	if n += m64; err != nil {
 		return n, err
 	}
-	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, savedBinding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
+	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, savedBinding]{
+		MaxEntries: max(p.MaxAssociations(), p.assocs().Stats().Entries), Layout: clienttable.Packed,
+	})
 	if err != nil {
 		return n, err
 	}
 	defer assocs.Close()
-	for k, b := range p.assocs.AllAt(now) {
+	for k, b := range p.assocs().AllAt(now) {
 		nd := nodeByID(snap, b.node)
 		if nd == nil || int(b.service) >= len(snap.services) {
 			continue
 		}
-		if !store(assocs, p.assocs, now, k, savedBinding{nd.no, b.service}) {
+		if !store(assocs, p.assocs(), now, k, savedBinding{nd.no, b.service}) {
 			break
 		}
 	}
@@ -170,23 +173,25 @@ func writeTable[K comparable, V any](w io.Writer, now time.Time, t *clienttable.
 	return b.WriteTo(w)
 }
 
-func readTable[K comparable, V any](r io.Reader, now time.Time, t *clienttable.Table[K, V]) error {
+// readTable returns how many entries found no room.
+func readTable[K comparable, V any](r io.Reader, now time.Time, t *clienttable.Table[K, V]) (refused int, err error) {
 	var n [8]byte
 	if _, err := io.ReadFull(r, n[:]); err != nil {
-		return err
+		return 0, err
 	}
 	size := binary.LittleEndian.Uint64(n[:])
 	if size > maxTable {
-		return fmt.Errorf("%d bytes, want at most %d", size, uint64(maxTable))
+		return 0, fmt.Errorf("%d bytes, want at most %d", size, uint64(maxTable))
 	}
 	part := &io.LimitedReader{R: r, N: int64(size)}
-	if _, err := t.ReadSnapshot(now, part); err != nil {
-		return err
+	res, err := t.ReadSnapshot(now, part)
+	if err != nil {
+		return 0, err
 	}
 	if part.N != 0 {
-		return fmt.Errorf("%d bytes too many", part.N)
+		return 0, fmt.Errorf("%d bytes too many", part.N)
 	}
-	return nil
+	return res.Refused, nil
 }
 
 func nodeByID(s *snapshot, id uint32) *node {
@@ -244,34 +249,37 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 	if err != nil {
 		return res, err
 	}
-	sessions, err := clienttable.New(&clienttable.Config[clienttable.Flow, savedSession]{MaxEntries: p.cfg.MaxSessions, Layout: clienttable.Packed})
+	sessions, err := clienttable.New(&clienttable.Config[clienttable.Flow, savedSession]{MaxEntries: records(p.MaxSessions()), Layout: clienttable.Packed})
 	if err != nil {
 		return res, err
 	}
 	defer sessions.Close()
-	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, savedBinding]{MaxEntries: p.cfg.MaxAssociations, Layout: clienttable.Packed})
+	assocs, err := clienttable.New(&clienttable.Config[clienttable.Association, savedBinding]{MaxEntries: p.MaxAssociations(), Layout: clienttable.Packed})
 	if err != nil {
 		return res, err
 	}
 	defer assocs.Close()
 	now := time.Now()
-	if err := readTable(r, now, sessions); err != nil {
+	noRoom, err := readTable(r, now, sessions)
+	if err != nil {
 		return res, fmt.Errorf("%w: sessions: %w", ErrSaved, err)
 	}
-	if err := readTable(r, now, assocs); err != nil {
+	more, err := readTable(r, now, assocs)
+	if err != nil {
 		return res, fmt.Errorf("%w: associations: %w", ErrSaved, err)
 	}
-	kepts, err := newSavedKepts(p.cfg.MaxSessions)
+	kepts, err := newSavedKepts(records(p.MaxSessions()))
 	if err != nil {
 		return res, err
 	}
 	defer kepts.close()
-	if err := readTable(r, now, kepts.relays); err != nil {
+	if _, err := readTable(r, now, kepts.relays); err != nil {
 		return res, fmt.Errorf("%w: kept connections: %w", ErrSaved, err)
 	}
-	if err := readTable(r, now, kepts.parked); err != nil {
+	if _, err := readTable(r, now, kepts.parked); err != nil {
 		return res, fmt.Errorf("%w: parked connections: %w", ErrSaved, err)
 	}
+	res.Refused = noRoom + more
 	snap := p.snap.Load()
 	find := func(service, nodeNo uint32) (*place, bool) {
 		if int(service) >= len(dict.Services) || int(nodeNo) >= len(dict.Nodes) {
@@ -307,7 +315,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 		if _, isFarm := k.Farm(); isFarm { // pools have other numbers now; the client's group stays
 			k = clienttable.FarmKey(f.node.pool.no, k.Client(), clienttable.Grouping{})
 		}
-		if _, loaded, err := p.assocs.LoadOrStoreLife(begun(now, info), k, binding{node: uint32(f.node.id), service: f.svc.no}, info.Life); err == nil && !loaded {
+		if _, loaded, err := p.assocs().LoadOrStoreLife(begun(now, info), k, binding{node: uint32(f.node.id), service: f.svc.no}, info.Life); err == nil && !loaded {
 			res.Associations++
 		} else {
 			res.Refused++
@@ -350,9 +358,12 @@ func (s *snapshot) find(service string, of [2]string) (*place, bool) {
 
 // restore puts one session into the table. relay and parked are those of a connection whose requests are judged.
 func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *place, info clienttable.Info, relay *splice.Saved, parked []parkedEnd) bool {
-	at, ok := p.slab.alloc()
+	at, ok := p.slab.alloc(v.flags&oneWay == 0)
 	if !ok {
-		return false
+		p.slab.recycle(p.quiesce) // those that were refused before had one, too
+		if at, ok = p.slab.alloc(v.flags&oneWay == 0); !ok {
+			return false
+		}
 	}
 	rec := &p.slab.recs[at]
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())
@@ -378,16 +389,16 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 	if rec.flags&oneWay == 0 {
 		rec.entries.Store(2) // see Worker.store
 		long := clienttable.Life{TTL: info.Life.TTL + info.Life.TTL/touchShare, Fixed: info.Life.Fixed, Class: info.Life.Class}
-		if _, taken, err := p.sessions.LoadOrStoreLife(start, back, ref{at<<1 | toClient, uint32(f.node.id)}, long); taken || err != nil {
+		if _, taken, err := p.sessions().LoadOrStoreLife(start, back, ref{at<<1 | toClient, uint32(f.node.id)}, long); taken || err != nil {
 			p.slab.giveBack(at)
 			f.node.pool.giveBack(k, f.node.id)
 			return false
 		}
 	}
-	if _, taken, err := p.sessions.LoadOrStoreLife(start, k, ref{at<<1 | toNode, uint32(f.node.id)}, info.Life); taken || err != nil {
+	if _, taken, err := p.sessions().LoadOrStoreLife(start, k, ref{at<<1 | toNode, uint32(f.node.id)}, info.Life); taken || err != nil {
 		f.node.pool.giveBack(k, f.node.id)
 		if rec.flags&oneWay == 0 {
-			p.sessions.Delete(back)
+			p.sessions().Delete(back)
 		}
 		if rec.entries.Add(-1) == 0 {
 			p.slab.giveBack(at)
@@ -395,7 +406,7 @@ func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *p
 		return false
 	}
 	if relay != nil && !p.restoreKept(now, k, at, f, relay, parked) {
-		p.sessions.Delete(k)
+		p.sessions().Delete(k)
 		return false
 	}
 	p.lost.begun(now, k)

@@ -202,7 +202,7 @@ func (w *Worker) nodeFor(c *held, svc *service) (*node, Reason) {
 		}
 		b := c.first
 		if k, ok := svc.farmKey(c.pool, c.key); ok {
-			b, _ = w.p.assocs.LoadAt(w.now, k)
+			b, _ = w.p.assocs().LoadAt(w.now, k)
 		}
 		if n := fits(steering.NodeID(b.node)); b.node != 0 && n != nil && c.pool.Acquire(n.id) {
 			return n, NotDropped

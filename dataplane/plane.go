@@ -21,8 +21,7 @@ type Plane struct {
 	cfg   Config
 	epoch time.Time
 
-	sessions  *clienttable.Table[clienttable.Flow, ref]
-	assocs    *clienttable.Table[clienttable.Association, binding]
+	capacity  capacity
 	followed  *clienttable.Feed[clienttable.Association, binding]
 	fragments *fragments
 	slab      *slab
@@ -89,16 +88,7 @@ func New(cfg *Config) (*Plane, error) {
 		p.proxies[a] = true
 	}
 	p.snap.Store(&snapshot{narrow: math.MaxInt, labels: func() map[uint32][]farmLabel { return nil }})
-	// A tenth of the records may be in limbo at a time.
-	p.slab = newSlab(c.MaxSessions + c.MaxSessions/8 + 64)
-	p.sessions, err = clienttable.New(&clienttable.Config[clienttable.Flow, ref]{
-		MaxEntries: 2 * c.MaxSessions, OnRemove: p.removed, Owner: func(r ref) uint32 { return r.node },
-	})
-	if err == nil {
-		p.assocs, err = clienttable.New(&clienttable.Config[clienttable.Association, binding]{
-			MaxEntries: c.MaxAssociations, Full: clienttable.EvictOldest, Owner: func(b binding) uint32 { return b.node },
-			ChangeLog: c.AssociationChanges,
-		})
+	if err = p.makeRoom(); err == nil {
 		p.followed = p.followAssociations()
 	}
 	if c.Intercept != nil {
@@ -127,11 +117,11 @@ func New(cfg *Config) (*Plane, error) {
 }
 
 func (p *Plane) free() {
-	if p.sessions != nil {
-		p.sessions.Close()
+	if t := p.sessions(); t != nil {
+		t.Close()
 	}
-	if p.assocs != nil {
-		p.assocs.Close()
+	if t := p.assocs(); t != nil {
+		t.Close()
 	}
 	p.lost.free()
 }
@@ -144,7 +134,9 @@ func (p *Plane) Close() error {
 	}
 	p.quiesce()
 	p.flows.end(p, time.Now())
-	p.sessions.Clear()
+	p.capacity.mu.Lock()
+	defer p.capacity.mu.Unlock()
+	p.sessions().Clear()
 	p.free()
 	p.slab.forget()
 	return nil
@@ -167,7 +159,7 @@ func (p *Plane) time(tick uint32) time.Time {
 func (p *Plane) peek(k clienttable.Flow, r ref, f func(rec *record)) bool {
 	p.readers.RLock()
 	defer p.readers.RUnlock()
-	if now, ok := p.sessions.Peek(k); !ok || now != r {
+	if now, ok := p.sessions().Peek(k); !ok || now != r {
 		return false
 	}
 	f(&p.slab.recs[r.record()])
@@ -204,8 +196,8 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 		p.slab.giveBack(r.record())
 		return
 	}
-	if o, ok := p.sessions.Peek(other); ok && o.record() == r.record() && o.dir() != r.dir() {
-		p.sessions.Delete(other)
+	if o, ok := p.sessions().Peek(other); ok && o.record() == r.record() && o.dir() != r.dir() {
+		p.sessions().Delete(other)
 	}
 }
 
@@ -218,8 +210,8 @@ func (p *Plane) release(k clienttable.Flow, no uint32) {
 // lose makes everything forget a node that may not keep its sessions: at once, and without
 // looking for them.
 func (p *Plane) lose(n *node) {
-	p.sessions.Invalidate(uint32(n.id))
-	p.assocs.Invalidate(uint32(n.id))
+	p.sessions().Invalidate(uint32(n.id))
+	p.assocs().Invalidate(uint32(n.id))
 	p.loseAccelerated(uint32(n.id))
 	p.cfg.Logger.Info("node lost", "node", n.name, "addr", n.addr)
 }
@@ -329,7 +321,7 @@ func (p *Plane) stale() bool {
 			if !n.keep && st.Sessions > 0 {
 				// Picked just before the node was lost, and stored just after: or not
 				// yet swept.
-				p.sessions.Invalidate(uint32(id))
+				p.sessions().Invalidate(uint32(id))
 			}
 		}
 		if usable != q.usable.Load() {
@@ -357,8 +349,8 @@ func (p *Plane) Step(now time.Time) (more bool) {
 	const limit = 4096
 	p.accelerate(now) // first: traffic that the Plane does not see keeps sessions alive, too
 	p.keepOthers()
-	n := p.sessions.Sweep(now, limit)
-	n = max(n, p.assocs.Sweep(now, limit), p.lost.step(now, limit))
+	n := p.sessions().Sweep(now, limit)
+	n = max(n, p.assocs().Sweep(now, limit), p.lost.step(now, limit))
 	if lost := p.fragments.step(now); lost > 0 {
 		p.own.mu.Lock()
 		p.own.stats.drops[FragmentLost] += uint64(lost)
@@ -380,7 +372,7 @@ func (p *Plane) Step(now time.Time) (more bool) {
 	p.pools = slices.DeleteFunc(p.pools, func(q *pool) bool { return q.idle && p.empty(q) })
 	p.mu.Unlock()
 	p.slab.recycle(p.quiesce)
-	return n >= limit
+	return n >= limit || p.growing()
 }
 
 // empty reports whether a pool that no service uses any more has lost its last session.

@@ -213,7 +213,8 @@ func BenchmarkProcess(b *testing.B) {
 // BenchmarkMemory measures what BenchmarkProcess cannot be faster than: reading lines of 256 MB at random, each where the
 // last one said, or 32 at a time.
 func BenchmarkMemory(b *testing.B) {
-	s := newSlab(1 << 21)
+	s, err := newSlab(1<<21, 1<<21)
+	require.NoError(b, err)
 	defer func() { s.forget() }() // and keep s until then
 	recs := s.recs
 	for i := range recs {

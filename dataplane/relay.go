@@ -159,7 +159,7 @@ func (w *Worker) fromBalancer(pk *packet) (done bool) {
 	}
 	w.stats.received++
 	w.asked = true // the other balancer knows no better
-	if s, ok := w.p.sessions.LoadAt(w.now, pk.key); ok && pk.v.Mark&(wire.ICMPError|wire.LaterFrag) == 0 {
+	if s, ok := w.p.sessions().LoadAt(w.now, pk.key); ok && pk.v.Mark&(wire.ICMPError|wire.LaterFrag) == 0 {
 		w.hit(pk, s)
 	} else {
 		w.miss(pk)

@@ -180,7 +180,7 @@ func (s *snapshot) farm(labels []farmLabel) (*pool, *service, bool) {
 // Of two balancers that bind a client at once, both come to what was bound later.
 func (p *Plane) followAssociations() *clienttable.Feed[clienttable.Association, binding] {
 	return &clienttable.Feed[clienttable.Association, binding]{
-		Table: p.assocs,
+		Table: p.assocs(),
 		Name: func(k clienttable.Association, b binding) string {
 			s := p.snap.Load()
 			var labels []farmLabel

@@ -38,7 +38,7 @@ func tellOf(t *testing.T, from, to *testPlane, after uint64) uint64 {
 
 // boundTo returns the node of a client of the shared pool.
 func (p *testPlane) boundTo(client netip.Addr) string {
-	b, ok := p.assocs.Peek(clienttable.FarmKey(p.snap.Load().services[0].pool.no, client, clienttable.Grouping{}))
+	b, ok := p.assocs().Peek(clienttable.FarmKey(p.snap.Load().services[0].pool.no, client, clienttable.Grouping{}))
 	if !ok {
 		return ""
 	}
@@ -123,15 +123,15 @@ func TestReplicasAreRetold(t *testing.T) {
 		// What another balancer with a fast clock has said is no reason never to be believed again.
 		b.now = b.now.Add(time.Hour)
 		key2 := clienttable.FarmKey(b.snap.Load().services[0].pool.no, fam.client, clienttable.Grouping{})
-		was, ok := b.assocs.Peek(key2)
+		was, ok := b.assocs().Peek(key2)
 		require.True(t, ok)
 		b.w.now = b.now
 		b.w.bind(b.snap.Load().services[0], key2, was)
 		tellOf(t, b, a, 0)
-		heard, _ := a.assocs.Peek(key2)
+		heard, _ := a.assocs().Peek(key2)
 		a.w.now = a.now
 		a.w.bind(a.snap.Load().services[0], key2, heard)
-		mine, _ := a.assocs.Peek(key2)
+		mine, _ := a.assocs().Peek(key2)
 		require.Greater(t, mine.at, heard.at)
 	})
 }

@@ -36,7 +36,8 @@ func (p *Plane) Run(ctx context.Context) error {
 		})
 	}
 	wg.Go(func() { p.maintain(ctx, first) })
-	wg.Go(p.sessions.Prefault)
+	wg.Go(p.sessions().Prefault)
+	wg.Go(func() { p.reclaimAll(ctx) })
 	p.slab.prepare()
 	wg.Go(func() { p.exportFlows(ctx) })
 	<-ctx.Done()

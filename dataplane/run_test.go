@@ -201,7 +201,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		p.Step(p.now)
 	}
 	require.Zero(t, p.Stats().Sessions)
-	require.Zero(t, p.sessions.Len())
+	require.Zero(t, p.sessions().Len())
 	for _, st := range p.pool.All() {
 		require.Zero(t, st.Sessions, st.Node.Name)
 	}
@@ -212,12 +212,13 @@ func TestEverythingAtOnce(t *testing.T) {
 // TestPrepare gives records memory ahead, again and again, and changes nothing of those in use.
 func TestPrepare(t *testing.T) {
 	const n = 3*readyRecords + 7
-	s := newSlab(n)
+	s, err := newSlab(n, n)
+	require.NoError(t, err)
 	defer func() { s.forget() }()
 	s.prepare()
 	prepared := 1
 	for i := range uint32(n) {
-		at, ok := s.alloc()
+		at, ok := s.alloc(false)
 		require.True(t, ok)
 		require.Equal(t, i, at)
 		require.Zero(t, s.recs[at].nodeNo)
@@ -229,7 +230,7 @@ func TestPrepare(t *testing.T) {
 		default:
 		}
 	}
-	_, ok := s.alloc()
+	_, ok := s.alloc(false)
 	require.False(t, ok)
 	require.GreaterOrEqual(t, prepared, 3)
 	for i := range s.recs {

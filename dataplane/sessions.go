@@ -38,7 +38,7 @@ func (s *Session) key() clienttable.Flow { return clienttable.MakeFlow(s.Protoco
 // worker, and may be stopped at any time.
 func (p *Plane) Sessions() iter.Seq[Session] {
 	return func(yield func(Session) bool) {
-		for k, r := range p.sessions.All() {
+		for k, r := range p.sessions().All() {
 			if r.dir() != toNode {
 				continue
 			}
@@ -53,7 +53,7 @@ func (p *Plane) Sessions() iter.Seq[Session] {
 // identifier, and the virtual address has port 0.
 func (p *Plane) Session(protocol uint8, client, vip netip.AddrPort) (Session, bool) {
 	k := clienttable.MakeFlow(protocol, client, vip)
-	r, ok := p.sessions.Peek(k)
+	r, ok := p.sessions().Peek(k)
 	if !ok || r.dir() != toNode {
 		return Session{}, false
 	}
@@ -87,7 +87,7 @@ func (s *Session) fill(p *Plane, rec *record) {
 // balancer, its numbers are not known, and only the client does. The client's association stays.
 func (p *Plane) KillSession(s Session) bool {
 	k := s.key()
-	r, ok := p.sessions.Peek(k)
+	r, ok := p.sessions().Peek(k)
 	return ok && p.kill(k, r)
 }
 
@@ -107,7 +107,7 @@ func (p *Plane) kill(k clienttable.Flow, r ref) (killed bool) {
 		return false
 	}
 	p.peek(k, r, func(rec *record) {
-		if killed = p.sessions.Delete(k); killed && rec.flags&isTCP != 0 {
+		if killed = p.sessions().Delete(k); killed && rec.flags&isTCP != 0 {
 			p.resetEnds(r, rec, clienttable.CloseBoth)
 		}
 	})

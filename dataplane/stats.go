@@ -43,8 +43,9 @@ type Stats struct {
 	Read, Written Count // packets from devices or callers, and to them
 	// Passed packets were no business of the Plane's.
 	Passed uint64
-	// Sessions and Associations are those in the tables now.
-	Sessions, Associations int
+	// Sessions and Associations are those in the tables now, and how many of them there may be.
+	Sessions, Associations       int
+	MaxSessions, MaxAssociations int
 	// Reselected sessions are mid-stream packets that were given to a new node; Resets were
 	// sent, Pings answered and Errors (ICMP) translated; Translated sessions got another source port, since
 	// two would have looked alike to their node.
@@ -167,7 +168,8 @@ func (p *Plane) Stats() (st Stats) {
 	p.synMu.Unlock()
 	st.Delay.Held = int(p.holds.n.Load())
 	st.Delay.Kept = int(p.holds.kept.Load())
-	st.Sessions, st.Associations = p.slab.inUse(), p.assocs.Len()
+	st.Sessions, st.Associations = p.slab.inUse(), p.assocs().Len()
+	st.MaxSessions, st.MaxAssociations = p.MaxSessions(), p.MaxAssociations()
 	return st
 }
 

@@ -18,7 +18,7 @@ const portTries = 64
 // another worker has begun the same session meanwhile, that one is returned.
 func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Reason) {
 	p := w.p
-	at, ok := p.slab.alloc()
+	at, ok := p.slab.alloc(svc.inline || !svc.conf.Forward.direct())
 	if !ok {
 		return ref{}, TableFull
 	}
@@ -72,7 +72,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	value := ref{at<<1 | toClient, uint32(n.id)}
 	for try := uint32(0); ; try++ {
 		key := rec.other(pk.v.Proto, toNode)
-		_, taken, err := p.sessions.LoadOrStoreLife(w.now, key, value, back(life))
+		_, taken, err := p.sessions().LoadOrStoreLife(w.now, key, value, back(life))
 		if err != nil {
 			p.slab.giveBack(at)
 			return ref{}, TableFull
@@ -92,7 +92,7 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	}
 	p.slab.giveBack(at)
 	// The session may be another worker's, begun a moment ago.
-	if r, ok := p.sessions.LoadAt(w.now, pk.key); ok {
+	if r, ok := p.sessions().LoadAt(w.now, pk.key); ok {
 		w.unchoose(n)
 		return r, NotDropped
 	}
@@ -135,7 +135,15 @@ const firstLocal = 1024
 func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back clienttable.Flow, life clienttable.Life) (ref, Reason) {
 	p := w.p
 	r := ref{at<<1 | toNode, uint32(n.id)}
-	got, loaded, err := p.sessions.LoadOrStoreLife(w.now, pk.key, r, life)
+	got, loaded, err := p.sessions().LoadOrStoreLife(w.now, pk.key, r, life)
+	if err == nil && !loaded && back != (clienttable.Flow{}) && p.slab.recs[at].entries.Load() < 2 {
+		// The other entry made room for this one, since there was no better one, or has gone otherwise. The session gave its node's count back.
+		p.sessions().DeleteAt(w.now, pk.key)
+		if n.pool.Pool != nil {
+			n.pool.adopt(n.id)
+		}
+		return ref{}, TableFull
+	}
 	if err == nil && !loaded {
 		w.p.lost.begun(w.now, pk.key)
 		w.stats.nodes[n.no].Sessions++
@@ -145,7 +153,7 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 		return r, NotDropped
 	}
 	if back != (clienttable.Flow{}) {
-		p.sessions.DeleteAt(w.now, back)
+		p.sessions().DeleteAt(w.now, back)
 	}
 	if p.slab.recs[at].entries.Add(-1) == 0 {
 		p.slab.giveBack(at)
@@ -171,7 +179,7 @@ func (w *Worker) associate(pk *packet, svc *service, n *node) {
 	if !ok {
 		return
 	}
-	was, ok := w.p.assocs.LoadAt(w.now, k)
+	was, ok := w.p.assocs().LoadAt(w.now, k)
 	if ok && was.node == uint32(n.id) && was.service == svc.no {
 		w.retell(svc, k, was)
 		return
@@ -183,7 +191,7 @@ func (w *Worker) associate(pk *packet, svc *service, n *node) {
 func (w *Worker) bind(svc *service, k clienttable.Association, b binding) {
 	b.at = max(w.now.UnixNano(), b.at+1)
 	// A table full of clients forgets the one unused longest; there is no error to handle.
-	_ = w.p.assocs.StoreLife(w.now, k, b, svc.timers.Life(0, 0))
+	_ = w.p.assocs().StoreLife(w.now, k, b, svc.timers.Life(0, 0))
 }
 
 // retell has balancers that follow know that an association is still in use, before it ages there.

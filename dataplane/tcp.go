@@ -37,7 +37,7 @@ func (w *Worker) track(pk *packet, svc *service, rec *record, dir uint32) bool {
 		if ended && dir == toNode {
 			// The client uses the port again while the old session lingers: the server
 			// is selected anew.
-			w.p.sessions.DeleteAt(w.now, pk.key)
+			w.p.sessions().DeleteAt(w.now, pk.key)
 			return false
 		}
 	case clienttable.TCPStarted, clienttable.TCPIgnored, clienttable.TCPHalfClosed:
@@ -49,11 +49,11 @@ func (w *Worker) track(pk *packet, svc *service, rec *record, dir uint32) bool {
 
 // setLife gives both entries of a session another life.
 func (w *Worker) setLife(proto uint8, rec *record, svc *service, life clienttable.Life) {
-	w.p.sessions.SetLife(w.now, rec.other(proto, toClient), life)
+	w.p.sessions().SetLife(w.now, rec.other(proto, toClient), life)
 	if rec.flags&oneWay != 0 {
 		return
 	}
-	w.p.sessions.SetLife(w.now, rec.other(proto, toNode), back(life))
+	w.p.sessions().SetLife(w.now, rec.other(proto, toNode), back(life))
 }
 
 // back is the life of the entry towards the client: somewhat longer, so that it does not age

@@ -164,7 +164,7 @@ func (w *Worker) chunk(bufs [][]byte, sizes []int, offset int) {
 	if n == 0 {
 		return
 	}
-	w.p.sessions.LoadBatch(w.now, w.keys[:n], w.refs[:n], w.found[:n])
+	w.p.sessions().LoadBatch(w.now, w.keys[:n], w.refs[:n], w.found[:n])
 	// Touch the records, so that these waits for memory overlap, too.
 	var sink uint32
 	for j := range n {
