@@ -55,11 +55,11 @@ type Config struct {
 	AssociationChanges int
 
 	// Foreign is what happens to packets that are for no virtual address and belong
-	// to no session. Default Pass.
+	// to no session. Default Pass. [Plane.SetForeign] changes it.
 	Foreign Foreign
 	// PingNodes is how many nodes, over all services of a virtual address, must be usable
 	// for the Plane to answer an echo request to it that no policy matches. Default 1; negative: never
-	// answer.
+	// answer. [Plane.SetPingNodes] changes it.
 	PingNodes int
 	// CheckQuotes drops an ICMP error that quotes a packet whose IPv4 header checksum is wrong
 	// (RFC 5508 requirement 3a). Off by default: routers are known to change what

@@ -299,7 +299,7 @@ func (w *Worker) release(waiting [][]byte, c course) {
 func (w *Worker) laterFragment(pk *packet) {
 	src, dst := addrOf(pk.v.Src(pk.ip)), addrOf(pk.v.Dst(pk.ip))
 	if !w.snap.table.OwnsVIP(dst) && len(w.snap.ends[src]) == 0 && w.snap.inline == nil {
-		if w.p.cfg.Foreign == Drop {
+		if w.snap.foreign == Drop {
 			w.drop(pk, ForeignPacket)
 			return
 		}

@@ -134,7 +134,7 @@ func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
 // icmpForeign handles an ICMP error about no known session.
 func (w *Worker) icmpForeign(pk *packet, r Reason) {
 	if !w.snap.table.OwnsVIP(addrOf(pk.v.Dst(pk.ip))) {
-		if w.p.cfg.Foreign == Drop {
+		if w.snap.foreign == Drop {
 			r = ForeignPacket
 		} else {
 			w.pass(pk)

@@ -77,7 +77,7 @@ func (w *Worker) foreign(pk *packet, p *policy.Packet) {
 	if w.intercept(pk, p) {
 		return
 	}
-	if w.p.cfg.Foreign == Drop {
+	if w.snap.foreign == Drop {
 		w.drop(pk, ForeignPacket)
 		return
 	}
@@ -239,9 +239,9 @@ func (w *Worker) noPolicy(pk *packet, p *policy.Packet, addr *vip) {
 		}
 	}
 	if w.tr != nil {
-		w.tr.step("ping", "%d nodes of %v are usable, %d must be", usable, p.Dst.Addr(), w.p.cfg.PingNodes)
+		w.tr.step("ping", "%d nodes of %v are usable, %d must be", usable, p.Dst.Addr(), w.snap.pingNodes)
 	}
-	if w.p.cfg.PingNodes < 0 || usable < w.p.cfg.PingNodes {
+	if w.snap.pingNodes < 0 || usable < w.snap.pingNodes {
 		w.drop(pk, Unanswered)
 		return
 	}

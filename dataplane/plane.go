@@ -87,7 +87,7 @@ func New(cfg *Config) (*Plane, error) {
 	for _, a := range c.Proxies {
 		p.proxies[a] = true
 	}
-	p.snap.Store(&snapshot{narrow: math.MaxInt, labels: func() map[uint32][]farmLabel { return nil }})
+	p.snap.Store(&snapshot{narrow: math.MaxInt, foreign: c.Foreign, pingNodes: c.PingNodes, labels: func() map[uint32][]farmLabel { return nil }})
 	if err = p.makeRoom(); err == nil {
 		p.followed = p.followAssociations()
 	}
@@ -294,11 +294,31 @@ func (p *Plane) refresh() error {
 }
 
 // Drain has the Plane take no new session, or take them again. Sessions go on.
-func (p *Plane) Drain(on bool) {
+func (p *Plane) Drain(on bool) { p.alter(func(s *snapshot) { s.draining = on }) }
+
+// SetForeign changes what happens to packets that are for no virtual address and belong to no session, see Config.Foreign.
+func (p *Plane) SetForeign(f Foreign) error {
+	if int(f) >= foreignNames.Len() {
+		return invalid("Foreign", uint8(f), "pass or drop")
+	}
+	p.alter(func(s *snapshot) { s.foreign = f })
+	return nil
+}
+
+// SetPingNodes changes how many nodes must be usable for the Plane to answer an echo request, see Config.PingNodes; 0 is 1.
+func (p *Plane) SetPingNodes(n int) {
+	if n == 0 {
+		n = 1
+	}
+	p.alter(func(s *snapshot) { s.pingNodes = n })
+}
+
+// alter puts a snapshot in force that differs from that in force by what change does.
+func (p *Plane) alter(change func(s *snapshot)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next := *p.snap.Load()
-	next.draining = on
+	change(&next)
 	p.snap.Store(&next)
 }
 

@@ -136,12 +136,7 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 	p := w.p
 	r := ref{at<<1 | toNode, uint32(n.id)}
 	got, loaded, err := p.sessions().LoadOrStoreLife(w.now, pk.key, r, life)
-	if err == nil && !loaded && back != (clienttable.Flow{}) && p.slab.recs[at].entries.Load() < 2 {
-		// The other entry made room for this one, since there was no better one, or has gone otherwise. The session gave its node's count back.
-		p.sessions().DeleteAt(w.now, pk.key)
-		if n.pool.Pool != nil {
-			n.pool.adopt(n.id)
-		}
+	if err == nil && !loaded && back != (clienttable.Flow{}) && p.slab.recs[at].entries.Load() < 2 && !w.storeBackAgain(pk, n, at, back, life) {
 		return ref{}, TableFull
 	}
 	if err == nil && !loaded {
@@ -163,6 +158,30 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 	}
 	w.unchoose(n)
 	return got, NotDropped
+}
+
+// storeBackAgain stores the entry of the answers once more: it made room for the one of the packets to the node, which can be where there are more sessions than
+// there may be from now on, and half-open ones make room. That one is kept from doing the same.
+func (w *Worker) storeBackAgain(pk *packet, n *node, at uint32, key clienttable.Flow, life clienttable.Life) bool {
+	p, rec := w.p, &w.p.slab.recs[at]
+	rec.entries.Add(1)
+	firm := life
+	firm.Class = clienttable.Established
+	p.sessions().SetLife(w.now, pk.key, firm)
+	_, taken, err := p.sessions().LoadOrStoreLife(w.now, key, ref{at<<1 | toClient, uint32(n.id)}, back(life))
+	p.sessions().SetLife(w.now, pk.key, life)
+	if err == nil && !taken {
+		return true
+	}
+	if rec.entries.Add(-1) == 0 {
+		p.slab.giveBack(at)
+	} else {
+		p.sessions().DeleteAt(w.now, pk.key)
+	}
+	if n.pool.Pool != nil { // the session has given its node's count back, and so will the caller
+		n.pool.adopt(n.id)
+	}
+	return false
 }
 
 // associate remembers the client's node, if the service's mode says so.

@@ -51,19 +51,20 @@ type countReply struct {
 }
 
 type totalsReply struct {
-	Read         countReply `json:"read" doc:"From the device."`
-	Written      countReply `json:"written" doc:"To the device."`
-	Passed       uint64     `json:"passed" doc:"Packets that were no business of the balancer's."`
-	Dropped      uint64     `json:"dropped" doc:"Packets dropped, for whatever reason."`
-	Sessions     int        `json:"sessions" doc:"Open now."`
-	MaxSessions  int        `json:"maxSessions" doc:"Most there may be."`
-	Associations int        `json:"associations" doc:"Clients remembered now."`
-	Resets       uint64     `json:"resets" doc:"TCP resets sent for lost sessions."`
-	Pings        uint64     `json:"pings" doc:"Echo requests answered."`
-	ICMPErrors   uint64     `json:"icmpErrors" doc:"ICMP errors translated."`
-	Reselected   uint64     `json:"reselected" doc:"Sessions given to a new node in the middle."`
-	Translated   uint64     `json:"translated" doc:"Sessions that got another source port."`
-	Clamped      uint64     `json:"clamped" doc:"SYNs whose MSS was lowered."`
+	Read            countReply `json:"read" doc:"From the device."`
+	Written         countReply `json:"written" doc:"To the device."`
+	Passed          uint64     `json:"passed" doc:"Packets that were no business of the balancer's."`
+	Dropped         uint64     `json:"dropped" doc:"Packets dropped, for whatever reason."`
+	Sessions        int        `json:"sessions" doc:"Open now."`
+	MaxSessions     int        `json:"maxSessions" doc:"Most there may be."`
+	Associations    int        `json:"associations" doc:"Clients remembered now."`
+	MaxAssociations int        `json:"maxAssociations" doc:"Most there may be."`
+	Resets          uint64     `json:"resets" doc:"TCP resets sent for lost sessions."`
+	Pings           uint64     `json:"pings" doc:"Echo requests answered."`
+	ICMPErrors      uint64     `json:"icmpErrors" doc:"ICMP errors translated."`
+	Reselected      uint64     `json:"reselected" doc:"Sessions given to a new node in the middle."`
+	Translated      uint64     `json:"translated" doc:"Sessions that got another source port."`
+	Clamped         uint64     `json:"clamped" doc:"SYNs whose MSS was lowered."`
 }
 
 type flowsReply struct {

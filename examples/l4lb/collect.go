@@ -48,7 +48,7 @@ func (in *instance) status() *statusReply {
 	if c.Device.Type == tunDevice {
 		r.Device.Name = c.Device.name()
 	}
-	r.Totals = in.totals(c)
+	r.Totals = in.totals()
 	fl := in.plane.FlowStats()
 	r.Flows = flowsReply{fl.Reported, fl.Lost, fl.Failed}
 	usable := in.farms(r, c, ps, wish)
@@ -95,11 +95,11 @@ func (in *instance) status() *statusReply {
 	return r
 }
 
-func (in *instance) totals(c *config) totalsReply {
+func (in *instance) totals() totalsReply {
 	st := in.plane.Stats()
 	return totalsReply{
 		Read: count(st.Read), Written: count(st.Written), Passed: st.Passed, Dropped: st.Dropped,
-		Sessions: st.Sessions, MaxSessions: cmp.Or(c.Sessions, dataplane.DefaultMaxSessions), Associations: st.Associations,
+		Sessions: st.Sessions, MaxSessions: st.MaxSessions, Associations: st.Associations, MaxAssociations: st.MaxAssociations,
 		Resets: st.Resets, Pings: st.Pings, ICMPErrors: st.Errors, Reselected: st.Reselected, Translated: st.Translated, Clamped: st.Clamped,
 	}
 }

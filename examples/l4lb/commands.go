@@ -153,7 +153,7 @@ func diffCommand() cli.Command {
 					fmt.Fprintln(std.Out, "note: "+note)
 				}
 				if fixed := fixedChanges(old, c); len(fixed) > 0 {
-					return fmt.Errorf("a reload is refused, a restart is needed: %s cannot change while running", strings.Join(fixed, ", "))
+					return fmt.Errorf("a reload is refused: %s cannot change while running: %s", strings.Join(fixed, ", "), remedy(old))
 				}
 				return nil
 			}

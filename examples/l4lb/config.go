@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,8 +21,8 @@ import (
 type config struct {
 	Version      int                 `yaml:"version,required" doc:"Version of the format: 1."`
 	Device       device              `yaml:"device" doc:"Where packets come from and go to."`
-	Sessions     int                 `yaml:"sessions" doc:"Most sessions at a time." default:"262144"`
-	Associations int                 `yaml:"associations" doc:"Most clients remembered beyond their sessions." default:"262144"`
+	Sessions     int                 `yaml:"sessions" doc:"Most sessions at a time. It can change while running: with fewer, those that there are go on, and new ones wait for room." default:"262144"`
+	Associations int                 `yaml:"associations" doc:"Most clients remembered beyond their sessions. It can change while running." default:"262144"`
 	Foreign      dataplane.Foreign   `yaml:"foreign" doc:"What happens to packets that are for no service." default:"pass"`
 	PingNodes    int                 `yaml:"ping-nodes" doc:"How many nodes of a virtual address must be usable for it to answer pings; -1 never answers." default:"1"`
 	State        state               `yaml:"state" doc:"Where sessions are kept over a restart."`
@@ -32,6 +33,9 @@ type config struct {
 	Farms        map[string]*farm    `yaml:"farms,required" doc:"Servers that do the same work, by name."`
 	Services     []*service          `yaml:"services,required" doc:"What clients address. The most specific match wins; the order does not matter."`
 }
+
+func (c *config) sessions() int     { return cmp.Or(c.Sessions, dataplane.DefaultMaxSessions) }
+func (c *config) associations() int { return cmp.Or(c.Associations, dataplane.DefaultMaxAssociations) }
 
 // device is how the balancer is attached.
 type device struct {

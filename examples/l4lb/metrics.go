@@ -29,6 +29,7 @@ var metricTable = [...]struct {
 	{"sessions", "Open sessions.", nil},
 	{"sessions_limit", "Most sessions there may be.", nil},
 	{"associations", "Clients remembered beyond their sessions.", nil},
+	{"associations_limit", "Most clients that may be remembered.", nil},
 	{"device_packets_total", "Packets read from and written to the device.", []string{"direction"}},
 	{"device_bytes_total", "Octets read from and written to the device.", []string{"direction"}},
 	{"packets_passed_total", "Packets that were no business of the balancer's.", nil},
@@ -104,6 +105,7 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	gauge("sessions", float64(s.Totals.Sessions))
 	gauge("sessions_limit", float64(s.Totals.MaxSessions))
 	gauge("associations", float64(s.Totals.Associations))
+	gauge("associations_limit", float64(s.Totals.MaxAssociations))
 	counter("device_packets_total", float64(s.Totals.Read.Packets), "read")
 	counter("device_packets_total", float64(s.Totals.Written.Packets), "written")
 	counter("device_bytes_total", float64(s.Totals.Read.Bytes), "read")

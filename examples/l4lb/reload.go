@@ -36,7 +36,7 @@ func (in *instance) reload() error {
 // apply puts c in force, or nothing of it; in.mu is held.
 func (in *instance) apply(c *config) error {
 	if fixed := fixedChanges(in.conf, c); len(fixed) > 0 {
-		return fmt.Errorf("%s cannot change while running; restart for that", strings.Join(fixed, ", "))
+		return fmt.Errorf("%s cannot change while running, and nothing was changed: %s", strings.Join(fixed, ", "), remedy(in.conf))
 	}
 	steps, commit, err := in.steps(c)
 	if err != nil {
@@ -74,6 +74,7 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 	if err != nil {
 		return nil, nil, err
 	}
+	steps = append(steps, in.capacity(old, c)...)
 	now := was
 	if old.Flows == nil || c.Flows == nil || *old.Flows != *c.Flows {
 		steps = append(steps, conf.Step{Name: "the flow export", Do: func() (err error) {
@@ -125,6 +126,15 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		}
 		return err
 	}})
+	if name := c.State.path(); name != "" && name != old.State.path() {
+		// The last step, since what a file held before does not come back.
+		steps = append(steps, conf.Step{Name: "the state file", Do: func() error {
+			if err := in.saveTo(name); err != nil {
+				return fmt.Errorf("state.file: %w", err)
+			}
+			return nil
+		}, Undo: func() error { return nil }})
+	}
 	return steps, func() {
 		in.conf, in.pools, in.table, in.wishes, in.exporting = c, next, table, wish, now
 		in.admin.secrets.Store(secrets)
@@ -138,6 +148,34 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 			in.log.Warn("what came here for virtual addresses that are gone still does", "err", err)
 		}
 	}, nil
+}
+
+// capacity is the way to another number of sessions and of clients remembered, and to what happens to foreign packets and pings.
+func (in *instance) capacity(old, c *config) (steps []conf.Step) {
+	step := func(name string, set func(c *config) error) {
+		steps = append(steps, conf.Step{Name: name, Do: func() error { return set(c) }, Undo: func() error { return set(old) }})
+	}
+	named := func(key string, value int, err error) error {
+		if err != nil {
+			return fmt.Errorf("%s: %d: %w", key, value, err)
+		}
+		return nil
+	}
+	if c.sessions() != old.sessions() {
+		step("the number of sessions", func(c *config) error { return named("sessions", c.Sessions, in.plane.SetMaxSessions(c.Sessions)) })
+	}
+	if c.associations() != old.associations() {
+		step("the number of associations", func(c *config) error {
+			return named("associations", c.Associations, in.plane.SetMaxAssociations(c.Associations))
+		})
+	}
+	if c.Foreign != old.Foreign || c.PingNodes != old.PingNodes {
+		step("foreign packets and pings", func(c *config) error {
+			in.plane.SetPingNodes(c.PingNodes)
+			return in.plane.SetForeign(c.Foreign)
+		})
+	}
+	return steps
 }
 
 // adviseChanged has the plane look again at the nodes of which its agent's limit of sessions, or the agent, is another one.
@@ -165,11 +203,17 @@ func fixedChanges(old, c *config) (names []string) {
 	return names
 }
 
+// remedy is what to do about a change that a reload refuses.
+func remedy(c *config) string {
+	if c.State.path() != "" {
+		return "restart for that, which keeps sessions by way of state.file"
+	}
+	return "restart for that; with state.file, which is empty, sessions would outlive it"
+}
+
 // fixed is the part of the configuration that cannot change while running.
 func (c *config) fixed() config {
-	x := config{Device: c.Device, Sessions: c.Sessions, Associations: c.Associations, Foreign: c.Foreign, PingNodes: c.PingNodes, Admin: c.Admin, State: c.State}
-	x.State.File = c.State.path()
-	return x
+	return config{Device: c.Device, Admin: c.Admin}
 }
 
 // union returns what is in a or b.

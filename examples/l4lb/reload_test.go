@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func newInProcess(t *testing.T, text string) *inProcess {
 	}
 	x.table, err = c.compile(x.pools, nil, nil)
 	require.NoError(t, err)
-	x.plane, err = dataplane.New(&dataplane.Config{Policies: x.table, Addrs: c.Device.Addresses, MaxSessions: 4096, MaxAssociations: 4096})
+	x.plane, err = dataplane.New(&dataplane.Config{Policies: x.table, Addrs: c.Device.Addresses, MaxSessions: cmp.Or(c.Sessions, 4096), MaxAssociations: cmp.Or(c.Associations, 4096)})
 	require.NoError(t, err)
 	t.Cleanup(func() { x.plane.Close() })
 	require.NoError(t, x.newRoster(healthcheck.Config{}))

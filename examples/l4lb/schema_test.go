@@ -200,5 +200,5 @@ services: []
 	require.NoError(t, err)
 	require.Empty(t, fixedChanges(&config{}, &c))
 	c.Device.Queues, c.Sessions, c.State.Every = 2, 1000, time.Minute
-	require.Equal(t, []string{"device.queues", "sessions", "state.every"}, fixedChanges(&config{}, &c))
+	require.Equal(t, []string{"device.queues"}, fixedChanges(&config{}, &c))
 }

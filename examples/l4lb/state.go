@@ -114,20 +114,31 @@ func (in *instance) restoreTLS(x savedTLS, r io.Reader) {
 
 // keepState writes the state now and then, so that a crash loses little.
 func (in *instance) keepState(ctx context.Context) error {
-	if in.conf.State.path() == "" {
-		return nil
-	}
-	return periodically(ctx, in.conf.State.interval(), in.writeState)
+	last := time.Now()
+	return periodically(ctx, time.Second, func() {
+		in.mu.Lock()
+		every := in.conf.State.interval()
+		in.mu.Unlock()
+		if now := time.Now(); now.Sub(last) > every-time.Second/2 {
+			last = now
+			in.writeState()
+		}
+	})
 }
 
-// writeState writes the state file, in one step for whoever reads it.
+// writeState writes the state file, if there is one.
 func (in *instance) writeState() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	name := in.conf.State.path()
-	if name == "" {
-		return
+	if name := in.conf.State.path(); name != "" {
+		if err := in.saveTo(name); err != nil {
+			in.log.Error("state not saved", "err", err)
+		}
 	}
+}
+
+// saveTo writes a state file, in one step for whoever reads it; in.mu is held.
+func (in *instance) saveTo(name string) error {
 	s := saved{Version: stateVersion, At: time.Now(), Wishes: in.wishes, Draining: in.draining}
 	var tls bytes.Buffer
 	for _, service := range slices.Sorted(maps.Keys(in.pools.tls)) {
@@ -140,7 +151,7 @@ func (in *instance) writeState() {
 		s.TLS = append(s.TLS, savedTLS{service, t.settings, tls.Len() - before})
 	}
 	s.Up = slices.Sorted(maps.Keys(in.pools.up()))
-	if err := writeAtomically(name, func(w io.Writer) error {
+	return writeAtomically(name, func(w io.Writer) error {
 		if err := json.NewEncoder(w).Encode(s); err != nil {
 			return err
 		}
@@ -149,9 +160,7 @@ func (in *instance) writeState() {
 		}
 		_, err := in.plane.WriteTo(w)
 		return err
-	}); err != nil {
-		in.log.Error("state not saved", "err", err)
-	}
+	})
 }
 
 func writeAtomically(name string, write func(io.Writer) error) error {

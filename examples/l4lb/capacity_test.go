@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lbprim/lbprim/examples/internal/conf"
+)
+
+// TestReloadCapacity: another number of sessions and of clients remembered, and what happens to foreign packets and pings, are put in force by a
+// reload, whole or not at all, and no session ends for it.
+func TestReloadCapacity(t *testing.T) {
+	text := "sessions: 30\nassociations: 40\n" + reloadFile
+	x := newInProcess(t, text)
+	defer func() { x.exporting.close() }()
+	decoded := func(replace ...string) *config {
+		c, err := decode([]byte(strings.NewReplacer(replace...).Replace(text)))
+		require.NoError(t, err)
+		return c
+	}
+	totals := func() [4]int {
+		r := x.status().Totals
+		return [4]int{r.Sessions, r.MaxSessions, r.Associations, r.MaxAssociations}
+	}
+	nodes := map[int]string{}
+	for port := range 30 {
+		nodes[port] = x.ask(t, "192.0.2.53", 40000+port)
+	}
+	require.Equal(t, "dropped", x.ask(t, "192.0.2.53", 50000))
+	require.Equal(t, [4]int{30, 30, 0, 40}, totals())
+
+	more := decoded("sessions: 30", "sessions: 2000", "associations: 40", "associations: 3000", "version: 1", "version: 1\nforeign: drop\nping-nodes: -1")
+	require.Empty(t, fixedChanges(x.conf, more))
+	// Nothing of it where a later step fails.
+	steps, _, err := x.steps(more)
+	require.NoError(t, err)
+	require.Equal(t, []string{"the number of sessions", "the number of associations", "foreign packets and pings"}, []string{steps[0].Name, steps[1].Name, steps[2].Name})
+	late := errors.New("too late")
+	require.ErrorIs(t, conf.Transact(append(steps, conf.Step{Name: "late", Do: func() error { return late }, Undo: func() error { return nil }})), late)
+	require.Equal(t, [4]int{30, 30, 0, 40}, totals())
+	require.Equal(t, "passed", x.ask(t, "203.0.113.9", 1), "foreign")
+
+	require.NoError(t, x.apply(more))
+	require.Equal(t, [4]int{30, 2000, 0, 3000}, totals())
+	require.Equal(t, "dropped", x.ask(t, "203.0.113.9", 1), "foreign")
+	require.NotEqual(t, "dropped", x.ask(t, "192.0.2.53", 50000))
+	for range 100 {
+		x.plane.Step(time.Now())
+	}
+	require.NoError(t, x.apply(decoded()))
+	require.Equal(t, [4]int{31, 30, 0, 40}, totals())
+	for port, node := range nodes {
+		require.Equal(t, node, x.ask(t, "192.0.2.53", 40000+port))
+	}
+	require.Equal(t, "dropped", x.ask(t, "192.0.2.53", 50001))
+}
+
+// TestReloadRefused: what a reload cannot change is named, with what to do.
+func TestReloadRefused(t *testing.T) {
+	x := newInProcess(t, reloadFile)
+	defer func() { x.exporting.close() }()
+	c, err := decode([]byte(strings.Replace(reloadFile, "device: {", "device: {queues: 2, ", 1)))
+	require.NoError(t, err)
+	require.EqualError(t, x.apply(c), "device.queues cannot change while running, and nothing was changed: restart for that; with state.file, which is empty, sessions would outlive it")
+	x.conf.State.File = t.TempDir() + "/state"
+	require.ErrorContains(t, x.apply(c), "restart for that, which keeps sessions by way of state.file")
+
+	// A state file that cannot be written is refused, another one is written at once.
+	c, err = decode([]byte("state: {file: /proc/none/state}\n" + reloadFile))
+	require.NoError(t, err)
+	require.ErrorContains(t, x.apply(c), "state.file: ")
+	c.State.File, c.State.Every = t.TempDir()+"/other", time.Minute
+	require.NoError(t, x.apply(c))
+	require.FileExists(t, c.State.File)
+	require.Equal(t, c.State, x.conf.State)
+}
