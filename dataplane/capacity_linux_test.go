@@ -19,7 +19,7 @@ func TestNetnsCapacity(t *testing.T) {
 	var crowds []*crowd
 	come := func(n int) {
 		for _, v6 := range []bool{false, true} {
-			crowds = append(crowds, w.crowd(t, netip.AddrPortFrom(wvip(v6), 5050), n))
+			crowds = append(crowds, w.crowd(t, netip.AddrPortFrom(wvip(v6), 5050), n, 30*time.Millisecond))
 		}
 	}
 	for _, v6 := range []bool{false, true} {
