@@ -92,6 +92,8 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 	if d.follows() {
 		c.conn.Follow()
 		c.kept = new(kept)
+	} else if d.Read != ReadNothing {
+		c.conn.Patient()
 	}
 	c.due = w.p.nanos(c.conn.Deadline())
 	if !w.p.holds.add(s, c) {
@@ -251,6 +253,8 @@ func (w *Worker) act(s *holdShard, c *held, ev splice.Event) {
 	}
 	if c.kept != nil {
 		w.judge(s, c)
+	} else {
+		c.conn.Settle(w.now, c.asks, w.emitter(c))
 	}
 	s.reschedule(c, c.deadline(w.p))
 }

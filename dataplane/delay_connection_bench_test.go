@@ -276,3 +276,18 @@ func BenchmarkDelayedConnection(b *testing.B) {
 		}
 	}
 }
+
+// TestDelayedConnectionPackets counts what the balancer sends: each answer of the node's acknowledges the client's question itself.
+func TestDelayedConnectionPackets(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		for _, tls := range []bool{true, false} {
+			l := newDelayedLab(t, fam, tls, 4)
+			swallowed := 2 // the end of the client's handshake, and the node's bare acknowledgement
+			require.Equal(t, 4*(len(l.steps)-swallowed), l.run(func(bool) {}), "TLS %v, drops %v", tls, l.p.drops())
+			require.Empty(t, l.p.drops())
+			st := l.p.Stats()
+			require.EqualValues(t, 4, st.Delay.Spliced)
+			require.Zero(t, st.Delay.Held)
+		}
+	})
+}

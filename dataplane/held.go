@@ -22,7 +22,8 @@ type held struct {
 	probe []byte // a packet of the flow, for what wants one
 
 	// What was read.
-	fed     int // bytes of the stream that were looked at
+	fed     int  // bytes of the stream that were looked at
+	asks    bool // the client waits for an answer before it says more
 	stream  *l7.Stream
 	hello   *sslpersist.Parser                // if nothing is to be remembered
 	tls     *sslpersist.Conn[steering.NodeID] // otherwise

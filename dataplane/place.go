@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -31,6 +32,7 @@ func (w *Worker) read(s *holdShard, c *held, full bool) {
 			}
 			return
 		}
+		c.asks = err == nil && !hello.EarlyData && asksTLS(data)
 		if d.Rules == nil {
 			break
 		}
@@ -47,6 +49,7 @@ func (w *Worker) read(s *holdShard, c *held, full bool) {
 		switch {
 		case dec.Verdict != l7.NeedMore:
 			action = dec.Action
+			c.asks = asksHTTP(data)
 		case full:
 			action = d.Rules.Config().Default
 		case last:
@@ -69,6 +72,18 @@ func (w *Worker) read(s *holdShard, c *held, full bool) {
 		w.stats.drops[Refused]++
 		w.abort(s, c)
 	}
+}
+
+// asksTLS reports whether data are one record: a client that has said hello waits for the node's.
+func asksTLS(data []byte) bool {
+	const header = 5
+	return len(data) >= header && data[0]&0x80 == 0 && len(data) == header+int(binary.BigEndian.Uint16(data[3:]))
+}
+
+// asksHTTP reports whether data are the head of a request without a body, as far as can be said at a glance. What is taken for none waits no
+// longer than others do; a body that is not sent before the head is acknowledged waits for some milliseconds.
+func asksHTTP(data []byte) bool {
+	return bytes.HasSuffix(data, []byte("\r\n\r\n")) && (bytes.HasPrefix(data, []byte("GET ")) || bytes.HasPrefix(data, []byte("HEAD ")))
 }
 
 // respond answers the client, and closes the connection.

@@ -117,8 +117,9 @@ type Conn struct {
 	state  State
 
 	// The client's side. Its sequence numbers are used towards the server as well.
-	next       uint32 // the client's next byte in order
-	inbox             // from clientISN+1 on
+	next  uint32 // the client's next byte in order
+	inbox        // from clientISN+1 on
+	owed
 	clientWin  uint16 // as on the wire
 	clientNew  newest
 	clientVal  uint32 // the client's latest timestamp
@@ -186,10 +187,14 @@ func (c *Conn) EndOfStream() bool { return c.fin }
 
 // Deadline returns when Tick must be called at the latest.
 func (c *Conn) Deadline() time.Time {
-	if !c.retransmit.IsZero() && c.retransmit.Before(c.deadline) {
-		return c.retransmit
+	d := c.deadline
+	if !c.retransmit.IsZero() && c.retransmit.Before(d) {
+		d = c.retransmit
 	}
-	return c.deadline
+	if (c.waits || c.owed.kept) && c.due.Before(d) {
+		d = c.due
+	}
+	return d
 }
 
 // Translation returns what the connection is translated by, once it is Established.
@@ -228,6 +233,7 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 		}
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.lastVal, c.clientVal
 	}
+	c.owed.ack, c.waits = false, false
 	emit(Client, &s)
 }
 
@@ -342,7 +348,7 @@ func (c *Conn) collect(now time.Time, s *Segment, emit Emit) Event {
 	if c.got >= c.limits.Budget && !c.fin && (s.Seq == c.next-1 || before(c.next, s.end())) {
 		c.starved = true // it probes the window
 	}
-	if s.end() != s.Seq || s.Seq != c.expected() {
+	if (s.end() != s.Seq || s.Seq != c.expected()) && !c.owe(s, c.got-had) {
 		c.toClient(now, emit, 0, c.ours, nil)
 	}
 	if c.state != Collecting {
@@ -380,6 +386,10 @@ func (c *Conn) resetServer(emit Emit) {
 
 // Tick does what is due at now: it sends again what was not acknowledged and ends what takes too long.
 func (c *Conn) Tick(now time.Time, emit Emit) Event {
+	if c.overdue(now, emit) {
+		c.state = Spliced
+		return Done
+	}
 	switch c.state {
 	case Collecting:
 		if !now.Before(c.deadline) {

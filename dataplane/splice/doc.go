@@ -16,6 +16,9 @@
 // [Translation], a small value, maps what is left: the server's sequence numbers, timestamps and
 // window scale. After the splice that is all there is, and no byte of the stream is held.
 //
+// A client whose question is whole waits for an answer. With [Conn.Patient] it is then spared two bare acknowledgements, the balancer's and the server's,
+// if the server answers within 40 ms.
+//
 // A connection whose later requests are to be judged as well becomes a [Relay] instead: it goes on as two connections in the client's direction,
 // and is translated in the server's. Between two requests it may move to another server, whose connection begins with the
 // client's number at that time; one that is resumed has other numbers, see [ShiftClient].

@@ -113,6 +113,7 @@ type balancer struct {
 	decide  func(c *Conn, ev Event) bool // true: connect
 	reply   []byte
 	events  []Event
+	patient bool // acknowledgements wait, where the client is taken to wait for an answer
 }
 
 var tuple = Tuple{netip.MustParseAddrPort("192.0.2.9:40000"), netip.MustParseAddrPort("192.0.2.80:80")}
@@ -133,6 +134,9 @@ func (noChange) LongOdd(_, _ uint32) {}
 func (noChange) Word(_, _ uint16)    {}
 
 func (l *balancer) act(ev Event) {
+	if l.patient {
+		defer func() { l.conn.Settle(l.w.now, l.w.rng.IntN(4) > 0, l.emit) }()
+	}
 	if ev == None {
 		return
 	}
@@ -200,6 +204,9 @@ func (l *balancer) fromClient(b []byte) {
 			return
 		}
 		l.conn = start.Conn(l.w.now, l.limits)
+		if l.patient = l.w.rng.IntN(2) == 0; l.patient {
+			l.conn.Patient()
+		}
 		l.w.after(20*time.Millisecond, l.tick)
 	}
 	forward := true

@@ -188,6 +188,9 @@ func (c *Conn) replayAnswered(now time.Time, s *Segment, emit Emit) (Event, bool
 		}
 		return None, true // until the client says that it knows what this segment tells it
 	}
+	if c.keepBack(s) {
+		return None, false
+	}
 	c.state = Spliced
 	return Done, true
 }
