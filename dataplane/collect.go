@@ -88,7 +88,13 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		w.refuse(pk, svc, Draining)
 		return false
 	}
-	c := &held{key: pk.key, svc: svc, conn: start.Conn(w.now, d.Limits), first: bound, isn: seg.Seq - 1, ourISN: seg.Ack - 1}
+	c := w.newHeld()
+	c.key, c.svc, c.first, c.isn, c.ourISN = pk.key, svc, bound, seg.Seq-1, seg.Ack-1
+	if c.conn == nil {
+		c.conn = start.Conn(w.now, d.Limits)
+	} else {
+		start.Renew(c.conn, w.now, d.Limits)
+	}
 	if d.follows() {
 		c.conn.Follow()
 		c.kept = new(kept)
@@ -97,12 +103,13 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 	}
 	c.due = w.p.nanos(c.conn.Deadline())
 	if !w.p.holds.add(s, c) {
+		w.spend(c)
 		w.refuse(pk, svc, HoldsFull)
 		return false
 	}
 	w.stats.confirmed++
 	w.p.announceOwned(svc, c.key)
-	c.probe = wire.BuildProbe(wire.ProtoTCP, endOf(p.Src), endOf(p.Dst), v.Version == 4)
+	c.probe = wire.AppendProbe(c.probe, wire.ProtoTCP, endOf(p.Src), endOf(p.Dst), v.Version == 4)
 	c.open(d)
 	pk.verdict = Held
 	ev, _ := c.conn.FromClient(w.now, &seg, w.emitter(c))
@@ -268,7 +275,9 @@ func (w *Worker) forget(s *holdShard, c *held) {
 
 // remove forgets a connection, and ends what it has parked.
 func (w *Worker) remove(s *holdShard, c *held) {
-	w.p.holds.remove(s, c)
+	if w.p.holds.remove(s, c) {
+		w.spend(c)
+	}
 	if c.kept != nil {
 		w.unpark(c, 0)
 	}

@@ -79,6 +79,7 @@ type delayedLab struct {
 	templates [][]byte // of the client's, and of the node's
 	conns     []delayedConn
 	begun     uint32
+	now       func() time.Time
 	buf       []byte
 }
 
@@ -178,7 +179,7 @@ func (l *delayedLab) begin() {
 }
 
 func newDelayedLab(t testing.TB, fam family, tls bool, conns int, change ...func(*Config, *Service)) *delayedLab {
-	l := &delayedLab{fam: fam, dport: 80, conns: make([]delayedConn, conns), buf: make([]byte, ReadOffset+2048)}
+	l := &delayedLab{now: time.Now, fam: fam, dport: 80, conns: make([]delayedConn, conns), buf: make([]byte, ReadOffset+2048)}
 	var d Delay
 	if tls {
 		l.dport = 443
@@ -222,7 +223,7 @@ func (l *delayedLab) run(timed func(begin bool)) (sent int) {
 		timed(true)
 		for j := range l.conns {
 			sizes[0] = copy(l.buf[ReadOffset:], l.conns[j].bytes[i])
-			out := l.p.Process(time.Now(), bufs, sizes, ReadOffset, nil)
+			out := l.p.Process(l.now(), bufs, sizes, ReadOffset, nil)
 			sent += len(out)
 			if learns {
 				l.learn(&l.conns[j], out)
@@ -282,6 +283,8 @@ func TestDelayedConnectionPackets(t *testing.T) {
 	both(t, func(t *testing.T, fam family) {
 		for _, tls := range []bool{true, false} {
 			l := newDelayedLab(t, fam, tls, 4)
+			now := time.Now()
+			l.now = func() time.Time { return now }
 			swallowed := 2 // the end of the client's handshake, and the node's bare acknowledgement
 			require.Equal(t, 4*(len(l.steps)-swallowed), l.run(func(bool) {}), "TLS %v, drops %v", tls, l.p.drops())
 			require.Empty(t, l.p.drops())

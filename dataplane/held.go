@@ -14,7 +14,8 @@ import (
 	"github.com/lbprim/lbprim/steering"
 )
 
-// held is a connection between its client's handshake and the splice. Its shard's lock guards it.
+// held is a connection between its client's handshake and the splice. Its shard's lock guards it. Once it is removed, its worker uses it for another connection, from
+// the next batch on.
 type held struct {
 	key   clienttable.Flow // client > VIP
 	svc   *service         // as it was when the connection began
@@ -95,10 +96,10 @@ func (h *holds) add(s *holdShard, c *held) bool {
 	return true
 }
 
-// remove forgets a connection.
-func (h *holds) remove(s *holdShard, c *held) {
+// remove forgets a connection, and reports whether it was there.
+func (h *holds) remove(s *holdShard, c *held) bool {
 	if s.conns[c.key] != c {
-		return
+		return false
 	}
 	delete(s.conns, c.key)
 	heap.Remove(&s.queue, c.at)
@@ -107,6 +108,38 @@ func (h *holds) remove(s *holdShard, c *held) {
 	if c.kept == nil || !c.kept.idle {
 		h.n.Add(-1)
 	}
+	return true
+}
+
+// mostSpare bounds how many of the connections that are done with a worker keeps for others.
+const mostSpare = 64
+
+// newHeld returns memory for a connection.
+func (w *Worker) newHeld() *held {
+	last := len(w.spare) - 1
+	if last < 0 {
+		return new(held)
+	}
+	c := w.spare[last]
+	w.spare = w.spare[:last]
+	*c = held{conn: c.conn, probe: c.probe[:0], tried: c.tried[:0]}
+	return c
+}
+
+// spend takes note that a connection is not needed any more once the batch has ended.
+func (w *Worker) spend(c *held) {
+	if c.kept == nil {
+		w.spent = append(w.spent, c)
+	}
+}
+
+// reuse makes connections that are done with available.
+func (w *Worker) reuse() {
+	if n := min(len(w.spent), mostSpare-len(w.spare)); n > 0 {
+		w.spare = append(w.spare, w.spent[:n]...)
+	}
+	clear(w.spent)
+	w.spent = w.spent[:0]
 }
 
 // reschedule takes note of when a connection is due.

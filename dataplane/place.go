@@ -261,9 +261,10 @@ func (s *service) farmKey(q *pool, k clienttable.Flow) (a clienttable.Associatio
 	return clienttable.FarmKey(q.no, k.Src().Addr(), s.clients), true
 }
 
-// emitter returns what sends the balancer's own segments of a connection.
+// emitter returns what sends the balancer's own segments of a connection, until it is called for another one.
 func (w *Worker) emitter(c *held) splice.Emit {
-	return func(to splice.Side, s *splice.Segment) { w.say(c, to, s) }
+	w.talk = c
+	return w.emit1
 }
 
 // say sends a segment of the balancer's own.

@@ -55,6 +55,11 @@ type Worker struct {
 
 	sight sight // of the packet under way, if somebody watches
 
+	// Of connections with delayed binding:
+	talk         *held       // that emit is for
+	emit1        splice.Emit // see emitter
+	spent, spare []*held     // see newHeld
+
 	dry bool    // nothing is changed but the packet
 	tr  *tracer // nil unless somebody asks for an explanation
 }
@@ -91,6 +96,7 @@ func (p *Plane) NewWorker(link Link) *Worker { return p.newWorker(link, "") }
 
 func (p *Plane) newWorker(link Link, name string) *Worker {
 	w := &Worker{p: p, link: link, name: name, recs: p.slab.recs}
+	w.emit1 = func(to splice.Side, s *splice.Segment) { w.say(w.talk, to, s) }
 	p.wmu.Lock()
 	p.workers = append(p.workers, w)
 	p.wmu.Unlock()
@@ -125,6 +131,7 @@ func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, 
 	if w.others.n > 0 && w.tick != w.others.tick {
 		w.keepOthers()
 	}
+	w.reuse()
 	w.takePending()
 	w.takeAsked()
 	w.tickHeld()

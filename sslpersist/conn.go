@@ -80,39 +80,73 @@ type Conn[N comparable] struct {
 	done  atomic.Bool
 	again atomic.Int64 // when Touch has something to do again; nanoseconds of the farm's epoch
 
-	mu       sync.Mutex
-	h        Handshake
-	counted  bool // a failure was counted
-	bound    bool
-	node     N
+	mu      sync.Mutex
+	hand    *hand  // what is read, or ended
+	ended   ending // what it came to
+	counted bool   // a failure was counted
+	bound   bool
+	node    N
+	nuses   int
+	uses    [maxUses]use[N]
+}
+
+// hand is what a connection needs while it is read: much more than afterwards. Its farm lends it.
+type hand struct {
+	Handshake
 	pending  SessionID          // issued, the handshake is not yet ended
 	stale    SessionID          // the ID shown that is bound to a node that is down
 	staleKey [maxOffers]KeyName // likewise the key names offered
-	uses     [maxUses]use[N]
-	nuses    int
+}
+
+// ending is what is known of a handshake that was read.
+type ending struct {
+	resumed    bool
+	cerr, serr error
 }
 
 // Open begins a connection of a client. Its address matters only with
 // [Settings.ClientAddr].
 func (f *Farm[N]) Open(client netip.Addr) *Conn[N] {
-	c := &Conn[N]{farm: f, client: client}
-	c.h.client.pool, c.h.server.pool = &f.pool, &f.pool
+	c := &Conn[N]{farm: f, client: client, hand: f.hand()}
 	c.again.Store(always)
 	return c
+}
+
+// hand returns an empty one.
+func (f *Farm[N]) hand() *hand {
+	h, ok := f.hands.Get().(*hand)
+	if !ok {
+		h = new(hand)
+	}
+	h.client.pool, h.server.pool = &f.pool, &f.pool
+	return h
+}
+
+// settle gives back what reading took, once nothing is left to be read.
+func (c *Conn[N]) settle() {
+	if h := c.hand; h.Done() {
+		c.ended = ending{h.resumed, h.cerr, h.serr}
+		c.hand = nil
+		*h = hand{}
+		c.farm.hands.Put(h)
+	}
 }
 
 // Client takes the next bytes the client sent. It returns ErrShort while the hello is not
 // complete, then hellos and errors as [Handshake.Client] does. With any other error the
 // connection is to be placed by Choose all the same: nothing will be found but the
-// client's address.
+// client's address. Once the connection is bound and Done, there are no more hellos.
 //
 // The slices of a hello are valid until the next call of Client or Bind: one that came in
 // pieces lies in memory lent by the farm.
 func (c *Conn[N]) Client(chunk []byte) (ClientHello, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.h.client.giveBack()
-	hello, err := c.h.Client(chunk)
+	if c.hand == nil {
+		return ClientHello{}, c.ended.cerr
+	}
+	c.hand.client.giveBack()
+	hello, err := c.hand.Client(chunk)
 	if err != nil && !errors.Is(err, ErrShort) && !c.counted {
 		c.counted = true
 		switch {
@@ -124,7 +158,7 @@ func (c *Conn[N]) Client(chunk []byte) (ClientHello, error) {
 			c.farm.stats.notTLS.Add(1)
 		}
 	}
-	c.done.Store(c.h.Done())
+	c.done.Store(c.hand.Done())
 	return hello, err
 }
 
@@ -141,7 +175,11 @@ func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.farm
-	c.stale, c.staleKey = SessionID{}, [maxOffers]KeyName{}
+	h := c.hand
+	if h == nil {
+		h = new(hand)
+	}
+	h.stale, h.staleKey = SessionID{}, [maxOffers]KeyName{}
 	down := false
 	follow := func(n N, by Basis, count *atomic.Uint64) (Choice[N], bool) {
 		down = false
@@ -160,23 +198,23 @@ func (c *Conn[N]) Choose(now time.Time, available func(N) Availability) Choice[N
 		count.Add(1)
 		return Choice[N]{n, by}, true
 	}
-	if c.h.greeted && !f.off.Load() {
-		if id := c.h.hello.SessionID; !id.IsZero() {
+	if h.greeted && !f.off.Load() {
+		if id := h.hello.SessionID; !id.IsZero() {
 			if n, ok := f.ids.PeekAt(now, id); !ok {
 				f.stats.unknown.Add(1)
 			} else if choice, ok := follow(n, BySession, &f.stats.bySession); ok {
 				return choice
 			} else if down {
-				c.stale = id
+				h.stale = id
 			}
 		}
-		for i := 0; f.keys != nil && i < int(c.h.noffers); i++ {
-			name := f.keys.Name(c.h.offers[i])
+		for i := 0; f.keys != nil && i < int(h.noffers); i++ {
+			name := f.keys.Name(h.offers[i])
 			if n, ok := f.keys.PeekAt(now, name); ok {
 				if choice, ok := follow(n, ByTicket, &f.stats.byTicket); ok {
 					return choice
 				} else if down {
-					c.staleKey[i] = name
+					h.staleKey[i] = name
 				}
 			}
 		}
@@ -202,20 +240,26 @@ func (c *Conn[N]) Bind(now time.Time, n N) {
 	defer c.mu.Unlock()
 	f := c.farm
 	c.bound, c.node = true, n
-	c.h.client.giveBack()
+	h := c.hand
+	if h != nil {
+		defer c.settle() // there may be no hello
+		h.client.giveBack()
+	} else {
+		h = new(hand)
+	}
 	if f.off.Load() {
 		return
 	}
-	if id := c.h.hello.SessionID; c.h.greeted && !id.IsZero() {
-		if c.stale == id && f.ids.LearnAt(now, id, n) == nil {
+	if id := h.hello.SessionID; h.greeted && !id.IsZero() {
+		if h.stale == id && f.ids.LearnAt(now, id, n) == nil {
 			f.stats.rebound.Add(1)
 		}
 		if f.ids.RefreshAt(now, id, n) {
 			c.keep(f.ids.e, id.k)
 		}
 	}
-	for i := 0; f.keys != nil && i < int(c.h.noffers); i++ {
-		if name := f.keys.Name(c.h.offers[i]); f.keys.RefreshAt(now, name, n) {
+	for i := 0; f.keys != nil && i < int(h.noffers); i++ {
+		if name := f.keys.Name(h.offers[i]); f.keys.RefreshAt(now, name, n) {
 			c.keep(f.keys.e, name.k)
 		}
 	}
@@ -230,13 +274,16 @@ func (c *Conn[N]) Bind(now time.Time, n N) {
 }
 
 // Server takes the next bytes the server sent, and learns what they teach. Its results are
-// those of [Handshake.Server].
+// those of [Handshake.Server]; once the connection is Done, there are no more hellos.
 func (c *Conn[N]) Server(now time.Time, chunk []byte) (ServerHello, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	reply, err := c.h.Server(chunk)
+	if c.hand == nil {
+		return ServerHello{}, c.ended.serr
+	}
+	reply, err := c.hand.Server(chunk)
 	for {
-		l, ok := c.h.Next()
+		l, ok := c.hand.Next()
 		if !ok {
 			break
 		}
@@ -248,8 +295,9 @@ func (c *Conn[N]) Server(now time.Time, chunk []byte) (ServerHello, error) {
 		c.counted = true
 		c.farm.stats.noReply.Add(1)
 	}
-	c.h.server.giveBack()
-	c.done.Store(c.h.Done())
+	c.hand.server.giveBack()
+	c.done.Store(c.hand.Done())
+	c.settle()
 	return reply, err
 }
 
@@ -257,14 +305,14 @@ func (c *Conn[N]) take(now time.Time, l Lesson) {
 	f := c.farm
 	switch l.Kind {
 	case LearnID:
-		if f.set.WaitFinished && !c.h.resumed {
-			c.pending = l.ID
+		if f.set.WaitFinished && !c.hand.resumed {
+			c.hand.pending = l.ID
 			return
 		}
 		c.learnID(now, l.ID)
 	case Finished:
-		c.learnID(now, c.pending)
-		c.pending = SessionID{}
+		c.learnID(now, c.hand.pending)
+		c.hand.pending = SessionID{}
 	case RefreshID:
 		if f.ids.RefreshAt(now, l.ID, c.node) {
 			c.keep(f.ids.e, l.ID.k)
@@ -277,7 +325,7 @@ func (c *Conn[N]) take(now time.Time, l Lesson) {
 		if name.IsZero() {
 			return
 		}
-		rebind := slices.Contains(c.staleKey[:], name)
+		rebind := slices.Contains(c.hand.staleKey[:], name)
 		// A full table is counted there; the connection goes on.
 		if f.keys.LearnAt(now, l.Ticket, c.node, rebind) == nil {
 			c.keep(f.keys.e, name.k)
@@ -345,5 +393,8 @@ func (c *Conn[N]) Done() bool { return c.done.Load() }
 func (c *Conn[N]) Resumed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.h.Resumed()
+	if c.hand == nil {
+		return c.ended.resumed
+	}
+	return c.hand.Resumed()
 }

@@ -3,6 +3,7 @@ package sslpersist
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -17,6 +18,7 @@ type Farm[N comparable] struct {
 	keys  *KeyTable[N]  // nil without Tickets
 	addrs *AddrTable[N] // nil without ClientAddr
 	pool  buffers
+	hands sync.Pool // of *hand
 	stats farmCounters
 }
 

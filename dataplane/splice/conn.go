@@ -92,22 +92,22 @@ func (l Limits) WithDefaults() (Limits, error) {
 	if l.Budget < 0 || l.Budget > 65535 {
 		faults = append(faults, fmt.Errorf("splice: limits: Budget: %d: want 1 to 65535 bytes, or 0 for 3584", l.Budget))
 	}
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		def   time.Duration
-	}{{"Time", &l.Time, 5 * time.Second}, {"ServerTime", &l.ServerTime, 3 * time.Second}, {"ReplayTime", &l.ReplayTime, 15 * time.Second}} {
-		if *d.value == 0 {
-			*d.value = d.def
+	or := func(name string, value, def time.Duration) time.Duration {
+		if value < 0 {
+			faults = append(faults, fmt.Errorf("splice: limits: %s: %v: want a positive duration, or 0 for %v", name, value, def))
 		}
-		if *d.value < 0 {
-			faults = append(faults, fmt.Errorf("splice: limits: %s: %v: want a positive duration, or 0 for %v", d.name, *d.value, d.def))
+		if value == 0 {
+			return def
 		}
+		return value
 	}
+	l.Time = or("Time", l.Time, 5*time.Second)
+	l.ServerTime = or("ServerTime", l.ServerTime, 3*time.Second)
+	l.ReplayTime = or("ReplayTime", l.ReplayTime, 15*time.Second)
 	return l, errors.Join(faults...)
 }
 
-// Emit sends a segment to a side. The segment's payload is valid during the call only.
+// Emit sends a segment to a side. The segment and its payload are valid during the call only.
 type Emit func(to Side, s *Segment)
 
 // Conn is a connection between its client's handshake and the splice. Use [Start.Conn]. It is not safe for concurrent use.
@@ -152,6 +152,8 @@ type Conn struct {
 	reply     []byte // Replying: what is sent to the client
 	replyBase uint32
 	replySent int // how much of reply, and the FIN behind it, has been sent
+
+	out Segment // under way: emit would have one made each time
 }
 
 // leastMSS is the smallest segment size that is taken seriously, whatever a peer asks for, as a header's options must not use it up.
@@ -163,12 +165,23 @@ const firstRTO = time.Second
 // up to the budget. The segment itself is to be handed to FromClient next. Limits of zero take the defaults; others must be ones that
 // [Limits.WithDefaults] accepts.
 func (s Start) Conn(now time.Time, limits Limits) *Conn {
+	c := new(Conn)
+	s.Renew(c, now, limits)
+	return c
+}
+
+// Renew makes a Conn that nobody needs any more what Conn returns, in the same memory. Its Data are void.
+func (s Start) Renew(c *Conn, now time.Time, limits Limits) {
 	limits, err := limits.WithDefaults()
 	if err != nil {
 		panic(err)
 	}
-	return &Conn{
-		start: s, limits: limits, lastVal: s.val, next: s.clientISN + 1, promised: s.clientISN + 1, ours: s.ourISN + 1, acked: s.ourISN + 1,
+	data := c.data
+	if len(data) > leastInbox {
+		data = nil
+	}
+	*c = Conn{
+		inbox: inbox{data: data}, start: s, limits: limits, lastVal: s.val, next: s.clientISN + 1, promised: s.clientISN + 1, ours: s.ourISN + 1, acked: s.ourISN + 1,
 		deadline: now.Add(limits.Time),
 	}
 }
@@ -210,7 +223,8 @@ func (c *Conn) expected() uint32 {
 
 // toClient sends a segment of our own to the client.
 func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, payload []byte) {
-	s := Segment{Seq: seq, Ack: c.expected(), Flags: flags | ACK, Payload: payload}
+	s := &c.out
+	*s = Segment{Seq: seq, Ack: c.expected(), Flags: flags | ACK, Payload: payload}
 	room := uint32(0)
 	switch c.state {
 	case Collecting, Connecting:
@@ -234,7 +248,7 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.lastVal, c.clientVal
 	}
 	c.owed.ack, c.waits = false, false
-	emit(Client, &s)
+	emit(Client, s)
 }
 
 // FromClient takes a segment of the client's. forward says that it is to be translated and sent to the server.

@@ -16,7 +16,8 @@ func (c *Conn) Connect(now time.Time, emit Emit) {
 
 func (c *Conn) sendSYN(now time.Time, emit Emit) {
 	c.synSent = now
-	s := Segment{Seq: c.start.clientISN, Flags: SYN, Window: 0xffff, Options: Options{MSS: c.start.clientMSS}}
+	s := &c.out
+	*s = Segment{Seq: c.start.clientISN, Flags: SYN, Window: 0xffff, Options: Options{MSS: c.start.clientMSS}}
 	s.Options.HasScale, s.Options.Scale = c.start.scaled, c.start.clientScale
 	s.Options.SACKPermitted = c.start.sack
 	if c.start.timestamps {
@@ -28,7 +29,7 @@ func (c *Conn) sendSYN(now time.Time, emit Emit) {
 			s.Window = uint16(min(uint32(c.clientWin)<<c.start.clientScale, 0xffff))
 		}
 	}
-	emit(Server, &s)
+	emit(Server, s)
 }
 
 func (c *Conn) serverLost() Event {
@@ -129,12 +130,13 @@ func (c *Conn) replay(emit Emit, timer bool) (any bool) {
 }
 
 func (c *Conn) toServer(emit Emit, flags uint8, seq uint32, payload []byte) {
-	s := Segment{Seq: seq, Ack: c.acked - c.tr.Seq, Flags: flags, Window: c.clientWin, Payload: payload}
+	s := &c.out
+	*s = Segment{Seq: seq, Ack: c.acked - c.tr.Seq, Flags: flags, Window: c.clientWin, Payload: payload}
 	c.high = later(c.high, s.end())
 	if c.start.timestamps {
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.clientVal, c.serverVal
 	}
-	emit(Server, &s)
+	emit(Server, s)
 }
 
 // replayAnswered follows the server's acknowledgements until it has all that was acknowledged to the client.

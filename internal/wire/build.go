@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 )
 
 // Lengths of headers without options, and limits of what an ICMP error quotes.
@@ -204,16 +205,27 @@ func (v *View) EchoFragment(b []byte) {
 // source port as its identifier, a UDP datagram or an SCTP INIT without data, or eight zeros of any other
 // protocol.
 func BuildProbe(proto uint8, src, dst End, v4 bool) []byte {
+	return AppendProbe(nil, proto, src, dst, v4)
+}
+
+// AppendProbe is BuildProbe behind what is in into.
+func AppendProbe(into []byte, proto uint8, src, dst End, v4 bool) []byte {
 	v := View{addrLen: 16, Version: 6, Proto: proto}
 	h := IPv6Len
 	if v4 {
 		v.addrLen, v.Version, h = 4, 4, IPv4Len
 	}
-	size := map[uint8]int{ProtoTCP: tcpLen, ProtoSCTP: 12}[proto]
-	if size == 0 {
-		size = 8
+	size := 8
+	switch proto {
+	case ProtoTCP:
+		size = tcpLen
+	case ProtoSCTP:
+		size = 12
 	}
-	b := make([]byte, h+size)
+	at := len(into)
+	into = slices.Grow(into, h+size)[:at+h+size]
+	b := into[at:]
+	clear(b)
 	PutHeader(b, src.field(&v), dst.field(&v), proto, replyTTL, 0, len(b))
 	t := b[h:]
 	switch proto {
@@ -241,5 +253,5 @@ func BuildProbe(proto uint8, src, dst End, v4 bool) []byte {
 			binary.BigEndian.PutUint16(b[v.SumOff:], sum)
 		}
 	}
-	return b
+	return into
 }
