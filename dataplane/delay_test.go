@@ -48,9 +48,10 @@ func (p *testPlane) hello(client netip.AddrPort, isn uint32) (ours uint32) {
 func (p *testPlane) request(client netip.AddrPort, isn, ours uint32, data string) (syn []byte, node netip.AddrPort) {
 	p.t.Helper()
 	_, out := p.sendAll(tcp(client, ap(p.fam.vip, 80), "PA", isn+1, ours+1, data))
-	require.Len(p.t, out, 2, "an acknowledgement and a SYN; drops %v", p.drops())
+	require.NotEmpty(p.t, out, "a SYN, and an acknowledgement unless it waits for the answer; drops %v", p.drops())
+	require.LessOrEqual(p.t, len(out), 2)
 	s := numbers(out[0])
-	if s.Flags&splice.SYN == 0 {
+	if s.Flags&splice.SYN == 0 && len(out) == 2 {
 		out[0], out[1] = out[1], out[0]
 		s = numbers(out[0])
 	}
@@ -58,7 +59,9 @@ func (p *testPlane) request(client netip.AddrPort, isn, ours uint32, data string
 	require.Equal(p.t, isn, s.Seq)
 	f, _ := parseFlow(out[0])
 	p.wellFormed(out[0], client, f.Dst)
-	require.Equal(p.t, isn+1+uint32(len(data)), numbers(out[1]).Ack)
+	for _, b := range out[1:] {
+		require.Equal(p.t, isn+1+uint32(len(data)), numbers(b).Ack)
+	}
 	return out[0], f.Dst
 }
 
@@ -72,8 +75,16 @@ func (p *testPlane) spliceUp(client netip.AddrPort, isn, theirs uint32, data str
 	require.Equal(p.t, data, string(s.Payload))
 	require.Equal(p.t, theirs+1, s.Ack)
 	p.wellFormed(out, client, node)
-	got := p.forwarded(tcp(node, client, "A", theirs+1, isn+1+uint32(len(data)), ""), ap(p.fam.vip, 80), client)
+	v, got := p.send(tcp(node, client, "A", theirs+1, isn+1+uint32(len(data)), ""))
+	if v == Held { // until the answer, or for a while
+		p.now = p.now.Add(50 * time.Millisecond)
+		_, outs := p.sendAll()
+		require.Len(p.t, outs, 1)
+		got = outs[0]
+	}
+	p.wellFormed(got, ap(p.fam.vip, 80), client)
 	require.Equal(p.t, ours+1, numbers(got).Seq)
+	require.Equal(p.t, isn+1+uint32(len(data)), numbers(got).Ack)
 	require.Zero(p.t, p.Stats().Delay.Held)
 	return node, ours
 }
