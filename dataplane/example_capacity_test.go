@@ -27,7 +27,7 @@ func ExamplePlane_SetMaxSessions() {
 	}
 	fmt.Println(open("198.51.100.7:40000", "10.0.0.11:8080"))
 	fmt.Println(open("198.51.100.7:40001", "10.0.0.12:8080"))
-	if err := plane.SetMaxSessions(1 << 20); err != nil {
+	if err := plane.SetMaxSessions(10_000); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -38,6 +38,6 @@ func ExamplePlane_SetMaxSessions() {
 	// forwarded
 	// dropped
 	// forwarded
-	// 2 of 1048576
+	// 2 of 10000
 	// dataplane: invalid configuration: MaxAssociations = -1: want 1 to 268435456, or 0 for 262144
 }

@@ -33,7 +33,7 @@ func TestReloadCapacity(t *testing.T) {
 	require.Equal(t, "dropped", x.ask(t, "192.0.2.53", 50000))
 	require.Equal(t, [4]int{30, 30, 0, 40}, totals())
 
-	more := decoded("sessions: 30", "sessions: 2000", "associations: 40", "associations: 3000", "version: 1", "version: 1\nforeign: drop\nping-nodes: -1")
+	more := decoded("sessions: 30", "sessions: 1000", "associations: 40", "associations: 3000", "version: 1", "version: 1\nforeign: drop\nping-nodes: -1")
 	require.Empty(t, fixedChanges(x.conf, more))
 	// Nothing of it where a later step fails.
 	steps, _, err := x.steps(more)
@@ -45,7 +45,7 @@ func TestReloadCapacity(t *testing.T) {
 	require.Equal(t, "passed", x.ask(t, "203.0.113.9", 1), "foreign")
 
 	require.NoError(t, x.apply(more))
-	require.Equal(t, [4]int{30, 2000, 0, 3000}, totals())
+	require.Equal(t, [4]int{30, 1000, 0, 3000}, totals())
 	require.Equal(t, "dropped", x.ask(t, "203.0.113.9", 1), "foreign")
 	require.NotEqual(t, "dropped", x.ask(t, "192.0.2.53", 50000))
 	for range 100 {
