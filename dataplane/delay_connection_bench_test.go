@@ -64,7 +64,7 @@ func resumption(id [32]byte) (question, answer, last []byte) {
 	client = append(client, 1, 0)
 	client = append(u16(client, 75), 0, 23, 0, 71)
 	client = append(client, make([]byte, 71)...)
-	server := append(hello, 0xc0, 0x2b, 0)
+	server := slices.Concat(hello, []byte{0xc0, 0x2b, 0})
 	server = append(server, 0, 5, 0xff, 1, 0, 1, 0)
 	end := append(record(20, []byte{1}), record(22, make([]byte, 40))...)
 	return record(22, message(1, client)), append(record(22, message(2, server)), end...), end
@@ -110,7 +110,8 @@ func (l *delayedLab) template(s *delayedStep) []byte {
 // make writes a step of a connection into its packet.
 func (l *delayedLab) make(c *delayedConn, i int) {
 	s := &l.steps[i]
-	b := append(c.bytes[i][:0], l.templates[i]...)
+	c.bytes[i] = append(c.bytes[i][:0], l.templates[i]...)
+	b := c.bytes[i]
 	at := wire.IPv4Len
 	src, dst := c.client, ap(l.fam.vip, l.dport)
 	seq, ack := c.isn+s.seq, c.ours+s.ack
@@ -141,7 +142,6 @@ func (l *delayedLab) make(c *delayedConn, i int) {
 	binary.BigEndian.PutUint32(ts[4:], ecr)
 	binary.BigEndian.PutUint16(t[16:], 0)
 	binary.BigEndian.PutUint16(t[16:], wire.PseudoSum(from, to, wire.ProtoTCP, len(t)).AddBytes(t).Checksum())
-	c.bytes[i] = b
 }
 
 // learn takes the numbers from what the Plane has sent.

@@ -216,7 +216,7 @@ func (p *Plane) adopt(now time.Time, k clienttable.Flow, nodeName, text string, 
 		}
 		defer f.node.pool.Release(f.node.id) // it is counted below
 	}
-	if !p.restore(now, clienttable.MakeFlow(k.Protocol(), client, vip), &v, f, clienttable.Info{Life: life, Left: life.TTL}, nil, nil) {
+	if !p.restore(now, clienttable.MakeFlow(k.Protocol(), client, vip), &v, f, clienttable.Info{Life: life, Left: life.TTL}, nil, nil, false) {
 		return fmt.Errorf("no room for it, or it is there already")
 	}
 	return nil

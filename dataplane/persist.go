@@ -299,7 +299,7 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 		if saved, ok := kepts.relays.PeekAt(now, k); ok && v.flags&isDelayed != 0 && f.svc.delay != nil && f.svc.delay.follows() {
 			relay = &saved
 		}
-		if p.restore(now, k, &v, f, info, relay, parked[k]) {
+		if p.restore(now, k, &v, f, info, relay, parked[k], true) {
 			res.Sessions++
 		} else {
 			res.Refused++
@@ -356,14 +356,16 @@ func (s *snapshot) find(service string, of [2]string) (*place, bool) {
 	return nil, false
 }
 
-// restore puts one session into the table. relay and parked are those of a connection whose requests are judged.
-func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *place, info clienttable.Info, relay *splice.Saved, parked []parkedEnd) bool {
+// restore puts one session into the table. relay and parked are those of a connection whose requests are judged. wait says that it may wait for
+// the batches under way: its caller is none of them, and looks at no record.
+func (p *Plane) restore(now time.Time, k clienttable.Flow, v *savedSession, f *place, info clienttable.Info, relay *splice.Saved, parked []parkedEnd, wait bool) bool {
 	at, ok := p.slab.alloc(v.flags&oneWay == 0)
-	if !ok {
+	if !ok && wait {
 		p.slab.recycle(p.quiesce) // those that were refused before had one, too
-		if at, ok = p.slab.alloc(v.flags&oneWay == 0); !ok {
-			return false
-		}
+		at, ok = p.slab.alloc(v.flags&oneWay == 0)
+	}
+	if !ok {
+		return false
 	}
 	rec := &p.slab.recs[at]
 	rec.vip, rec.node, rec.local, rec.client = endOf(k.Dst()), v.node, v.local, endOf(k.Src())

@@ -164,7 +164,9 @@ func (w *Worker) storeForward(pk *packet, svc *service, n *node, at uint32, back
 // there may be from now on, and half-open ones make room. That one is kept from doing the same.
 func (w *Worker) storeBackAgain(pk *packet, n *node, at uint32, key clienttable.Flow, life clienttable.Life) bool {
 	p, rec := w.p, &w.p.slab.recs[at]
-	rec.entries.Add(1)
+	if !rec.entries.CompareAndSwap(1, 2) {
+		return true // another worker has ended the session since, and given its record back
+	}
 	firm := life
 	firm.Class = clienttable.Established
 	p.sessions().SetLife(w.now, pk.key, firm)

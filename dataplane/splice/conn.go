@@ -117,9 +117,9 @@ type Conn struct {
 	state  State
 
 	// The client's side. Its sequence numbers are used towards the server as well.
-	next  uint32 // the client's next byte in order
-	inbox        // from clientISN+1 on
-	owed
+	next       uint32 // the client's next byte in order
+	inbox             // from clientISN+1 on
+	owed       owed
 	clientWin  uint16 // as on the wire
 	clientNew  newest
 	clientVal  uint32 // the client's latest timestamp
@@ -204,8 +204,8 @@ func (c *Conn) Deadline() time.Time {
 	if !c.retransmit.IsZero() && c.retransmit.Before(d) {
 		d = c.retransmit
 	}
-	if (c.waits || c.owed.kept) && c.due.Before(d) {
-		d = c.due
+	if (c.owed.waits || c.owed.kept) && c.owed.due.Before(d) {
+		d = c.owed.due
 	}
 	return d
 }
@@ -247,7 +247,7 @@ func (c *Conn) toClient(now time.Time, emit Emit, flags uint8, seq uint32, paylo
 		}
 		s.Options.Timestamps, s.Options.TSVal, s.Options.TSEcr = true, c.lastVal, c.clientVal
 	}
-	c.owed.ack, c.waits = false, false
+	c.owed.ack, c.owed.waits = false, false
 	emit(Client, s)
 }
 
@@ -429,6 +429,9 @@ func (c *Conn) Tick(now time.Time, emit Emit) Event {
 			if replayed && (!c.starved || c.reminders > mostReminders) {
 				// There was nothing to replay, and the server need not say anything. Had it missed our ACK, its next SYN-ACK would make
 				// the client repeat it (RFC 9293, 3.10.7.4).
+				if c.owed.ack {
+					c.toClient(now, emit, 0, c.ours, nil)
+				}
 				c.state = Spliced
 				return Done
 			}

@@ -91,16 +91,15 @@ func rest(t *testing.T, bs ...*balancer) {
 	t.Helper()
 	last, since := uint64(0), time.Now()
 	bs[0].waitFor(t, "rest", func() bool {
-		sum, sent, restored := uint64(1), uint64(0), uint64(0)
+		sum := uint64(1)
 		for _, b := range bs {
 			s := b.Stats()
 			sum += s.Changes + s.Snapshots + s.Restored
-			sent, restored = sent+s.Snapshots, restored+s.Restored
 		}
 		if sum != last {
 			last, since = sum, time.Now()
 		}
-		return sent == restored && time.Since(since) > 1500*time.Millisecond
+		return time.Since(since) > 3*time.Second
 	})
 }
 
