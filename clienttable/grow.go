@@ -70,13 +70,14 @@ func (t *Table[K, V]) Grow(now time.Time, maxEntries int) (*Table[K, V], error) 
 			r.older.drainTo(t, t.tick(now), segSlots, true)
 			continue
 		}
-		if n, err := t.succeed(maxEntries); n != nil || err != nil {
+		if n, err := t.succeed(maxEntries, nil); n != nil || err != nil {
 			return n, err
 		}
 	}
 }
 
-// Shrink lowers the bound of the table to maxEntries: for new entries, and at once. None that is there leaves for it. While there
+// Shrink lowers the bound of the table to maxEntries: for new entries, and at once. None that is there leaves for it, as far as their
+// hashes are spread: very few may find no room in a smaller storage that is seven eighths full, and are evicted. While there
 // are more, a new one takes the place of one that may be evicted (of two, with [EvictOldest], so that these become fewer), or is refused.
 //
 // Once the entries fill no more than seven eighths of the new bound, and that is three quarters of the storage's or less, Shrink carries them over to a
@@ -93,12 +94,12 @@ func (t *Table[K, V]) Shrink(_ time.Time, maxEntries int) (*Table[K, V], error) 
 		case !t.rebound(maxEntries, false):
 			continue
 		}
-		most := int64(t.cfg.MaxEntries)
-		maxEntries := t.bound.Load()
-		if t.kin.Load() != nil || maxEntries > most-most/4 || t.entries.Load() > maxEntries-maxEntries/8 {
+		most, bound := int64(t.cfg.MaxEntries), t.bound.Load()
+		fits := func() bool { return t.bound.Load() == bound && t.entries.Load() <= bound-bound/8 }
+		if t.kin.Load() != nil || bound > most-most/4 || !fits() {
 			return t, nil
 		}
-		if n, err := t.succeed(int(maxEntries)); n != nil || err != nil {
+		if n, err := t.succeed(int(bound), fits); n != nil || err != nil {
 			return n, err
 		}
 	}
@@ -127,12 +128,13 @@ func (t *Table[K, V]) surplus() bool { return t.entries.Load()+t.behind() > t.bo
 // Growing reports whether [Table.Sweep] has entries to carry over, or to look for such, after [Table.Grow] or [Table.Shrink].
 func (t *Table[K, V]) Growing() bool { return t.newest().kin.Load() != nil }
 
-// succeed returns a table of another size that has taken t's place, or nil if one had already.
-func (t *Table[K, V]) succeed(maxEntries int) (*Table[K, V], error) {
+// succeed returns a table of another size that has taken t's place, or nil if one had already. fits, if not nil, is asked once the bound cannot
+// change any more, and refuses.
+func (t *Table[K, V]) succeed(maxEntries int, fits func() bool) (*Table[K, V], error) {
 	t.grow.mu.Lock()
 	defer t.grow.mu.Unlock()
 	switch {
-	case t.kin.Load() != nil:
+	case t.kin.Load() != nil || fits != nil && !fits():
 		return nil, nil
 	case t.closed.Load():
 		return nil, ErrClosed

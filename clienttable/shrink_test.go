@@ -11,7 +11,7 @@ import (
 // TestShrink: the bound counts at once, what is there stays, and the memory goes once it can.
 func TestShrink(t *testing.T) {
 	gone := 0
-	tab := must(New(&Config[uint64, uint64]{MaxEntries: 4000, TTL: time.Hour, OnRemove: func(uint64, uint64, Reason) { gone++ }}))
+	tab := must(New(&Config[uint64, uint64]{Seed: 1, MaxEntries: 4000, TTL: time.Hour, OnRemove: func(uint64, uint64, Reason) { gone++ }}))
 	defer tab.Close()
 	now := time.Now()
 	for i := range uint64(2000) {
@@ -103,7 +103,7 @@ func TestShrinkFaults(t *testing.T) {
 // TestShrinkOldest: where the oldest entry makes room, new ones bring the table down to its bound.
 func TestShrinkOldest(t *testing.T) {
 	evicted := map[uint64]bool{}
-	tab := must(New(&Config[uint64, uint64]{MaxEntries: 400, Full: EvictOldest, OnRemove: func(k, _ uint64, _ Reason) { evicted[k] = true }}))
+	tab := must(New(&Config[uint64, uint64]{Seed: 1, MaxEntries: 400, Full: EvictOldest, OnRemove: func(k, _ uint64, _ Reason) { evicted[k] = true }}))
 	defer tab.Close()
 	now := time.Now()
 	for i := range uint64(400) {

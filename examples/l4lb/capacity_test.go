@@ -73,6 +73,17 @@ func TestReloadRefused(t *testing.T) {
 	c, err = decode([]byte("state: {file: /proc/none/state}\n" + reloadFile))
 	require.NoError(t, err)
 	require.ErrorContains(t, x.apply(c), "state.file: ")
+	// Nothing else of such a file has been done: the sessions of a node that it takes away go on.
+	nodes := map[int]string{}
+	for port := range 20 {
+		nodes[port] = x.ask(t, "192.0.2.53", 41000+port)
+	}
+	less, err := decode([]byte("state: {file: /proc/none/state}\n" + strings.Replace(reloadFile, `{name: a, address: "10.0.0.1:53"}, `, "", 1)))
+	require.NoError(t, err)
+	require.ErrorContains(t, x.apply(less), "state.file: ")
+	for port, node := range nodes {
+		require.Equal(t, node, x.ask(t, "192.0.2.53", 41000+port))
+	}
 	c.State.File, c.State.Every = t.TempDir()+"/other", time.Minute
 	require.NoError(t, x.apply(c))
 	require.FileExists(t, c.State.File)

@@ -127,7 +127,14 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		return err
 	}})
 	if name := c.State.path(); name != "" && name != old.State.path() {
-		// The last step, since what a file held before does not come back.
+		// That it can be written is found out before anything is changed, as nodes that are taken away lose their sessions at once; to write it is the
+		// last step, since what a file held before does not come back.
+		steps = slices.Insert(steps, 0, conf.Step{Name: "a place for the state file", Do: func() error {
+			if err := writable(name); err != nil {
+				return fmt.Errorf("state.file: %w", err)
+			}
+			return nil
+		}, Undo: func() error { return nil }})
 		steps = append(steps, conf.Step{Name: "the state file", Do: func() error {
 			if err := in.saveTo(name); err != nil {
 				return fmt.Errorf("state.file: %w", err)

@@ -163,6 +163,18 @@ func (in *instance) saveTo(name string) error {
 	})
 }
 
+// writable says why a file could not be written, without touching it.
+func writable(name string) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".try")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 func writeAtomically(name string, write func(io.Writer) error) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
