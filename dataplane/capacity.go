@@ -180,16 +180,9 @@ func fit[K comparable, V any](at *atomic.Pointer[clienttable.Table[K, V]], now t
 
 // reclaimAll calls reclaim now and then, beside maintain: to make a table takes a while.
 func (p *Plane) reclaimAll(ctx context.Context) {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			if err := p.reclaim(now); err != nil {
-				p.cfg.Logger.Warn("memory of tables is not given back", "err", err)
-			}
+	everySecond(ctx, func(now time.Time) {
+		if err := p.reclaim(now); err != nil {
+			p.cfg.Logger.Warn("memory of tables is not given back", "err", err)
 		}
-	}
+	})
 }

@@ -78,21 +78,8 @@ func TestNetnsParallelTCP(t *testing.T) {
 // TestNetnsUDP: datagrams of every size up to the MTU, each session by one server.
 func TestNetnsUDP(t *testing.T) {
 	families(t, func(t *testing.T, w *world, v6 bool) {
-		for i, ns := range w.servers {
-			p, err := ns.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(waddr(v6, byte(1+i), 2), 5002).String())
-			require.NoError(t, err)
-			t.Cleanup(func() { p.Close() })
-			go func() {
-				b := make([]byte, 2000)
-				for {
-					n, from, err := p.ReadFrom(b[1:])
-					if err != nil {
-						return
-					}
-					b[0] = byte(i)
-					p.WriteTo(b[:1+n], from)
-				}
-			}()
+		for i := range w.servers {
+			w.answer(t, i, v6, 5002)
 		}
 		var served [2]int
 		for session := range 8 {

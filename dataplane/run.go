@@ -97,7 +97,10 @@ func (p *Plane) maintain(ctx context.Context, q *queue) {
 }
 
 // exportFlows reports flows, beside maintain, so that a slow collector or a look at millions of sessions holds nothing up.
-func (p *Plane) exportFlows(ctx context.Context) {
+func (p *Plane) exportFlows(ctx context.Context) { everySecond(ctx, p.StepFlows) }
+
+// everySecond calls f until ctx is done.
+func everySecond(ctx context.Context, f func(now time.Time)) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for {
@@ -105,7 +108,7 @@ func (p *Plane) exportFlows(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			p.StepFlows(now)
+			f(now)
 		}
 	}
 }
