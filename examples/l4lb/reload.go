@@ -53,6 +53,13 @@ func (in *instance) apply(c *config) error {
 // since the sessions of a node that is taken away are gone. commit ends it and cannot fail.
 func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err error) {
 	old, was := in.conf, in.exporting
+	moved := c.State.path() != "" && c.State.path() != old.State.path()
+	if moved {
+		// Found out before anything is changed, as nodes that are taken away lose their sessions at once.
+		if err := writable(c.State.path()); err != nil {
+			return nil, nil, fmt.Errorf("state.file: %w", err)
+		}
+	}
 	secrets, err := in.admin.readSecrets()
 	if err != nil {
 		return nil, nil, err
@@ -126,17 +133,10 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		}
 		return err
 	}})
-	if name := c.State.path(); name != "" && name != old.State.path() {
-		// That it can be written is found out before anything is changed, as nodes that are taken away lose their sessions at once; to write it is the
-		// last step, since what a file held before does not come back.
-		steps = slices.Insert(steps, 0, conf.Step{Name: "a place for the state file", Do: func() error {
-			if err := writable(name); err != nil {
-				return fmt.Errorf("state.file: %w", err)
-			}
-			return nil
-		}, Undo: func() error { return nil }})
+	if moved {
+		// The last step, since what a file held before does not come back.
 		steps = append(steps, conf.Step{Name: "the state file", Do: func() error {
-			if err := in.saveTo(name); err != nil {
+			if err := in.saveTo(c.State.path()); err != nil {
 				return fmt.Errorf("state.file: %w", err)
 			}
 			return nil
