@@ -23,8 +23,8 @@ import (
 func balancer(args []string) error {
 	f := flag.NewFlagSet("balancer", flag.ContinueOnError)
 	device := f.String("device", "tun", "tun or afpacket")
-	address := f.String("vip", vip, "virtual address")
-	servers := f.String("servers", server1+","+server2, "servers' addresses")
+	address := f.String("vip", "", "virtual address")
+	servers := f.String("servers", "", "servers' addresses")
 	delay := f.String("delay", "", "have servers chosen by what clients say: first or overwrite, of HTTP requests")
 	noRing := f.Bool("no-ring", false, "have frames read from interfaces by system calls")
 	profile := f.String("cpuprofile", "", "file for a CPU profile")
@@ -56,7 +56,7 @@ func balancer(args []string) error {
 		port     uint16
 		protocol uint8
 		metric   steering.Metric
-	}{{"web", 80, 6, steering.RoundRobin}, {"secure", 443, 6, steering.RoundRobin}, {"bulk", 5201, 6, steering.Hash}, {"datagrams", 5201, 17, steering.Hash}} {
+	}{{"web", 80, 6, steering.RoundRobin}, {"secure", 443, 6, steering.RoundRobin}, {"idle", 81, 6, steering.RoundRobin}, {"bulk", 5201, 6, steering.Hash}, {"datagrams", 5201, 17, steering.Hash}} {
 		var nodes []steering.Node
 		for i, a := range strings.Split(*servers, ",") {
 			ip, err := netip.ParseAddr(a)
@@ -70,7 +70,7 @@ func balancer(args []string) error {
 			return err
 		}
 		service := &dataplane.Service{Name: s.name, Pool: pool}
-		if *delay != "" && s.protocol == 6 {
+		if *delay != "" && s.protocol == 6 && s.name != "idle" {
 			if service.Delay, err = delayOf(*delay, s.name, pool); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,13 +27,13 @@ import (
 // delayedModes choose servers by what clients say: TLS sessions on port 443, HTTP requests on port 80.
 var delayedModes = []mode{
 	// TCP mode with the stick table of SSL session IDs as HAProxy's manual has it, and HTTP mode.
-	{"haproxy-delayed", startHAProxyDelayed},
+	{"haproxy-delayed", true, startHAProxyDelayed},
 	// ssl_preread; port 80 is a proxy of HTTP.
-	{"nginx-delayed", startNginxDelayed},
-	{"tun-first", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun", "-delay", "first") }},
-	{"tun-overwrite", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun", "-delay", "overwrite") }},
-	{"afpacket-first", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket", "-delay", "first") }},
-	{"afpacket-overwrite", func(l *lab, o options) (string, int, error) {
+	{"nginx-delayed", true, startNginxDelayed},
+	{"tun-first", false, func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun", "-delay", "first") }},
+	{"tun-overwrite", false, func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun", "-delay", "overwrite") }},
+	{"afpacket-first", false, func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket", "-delay", "first") }},
+	{"afpacket-overwrite", false, func(l *lab, o options) (string, int, error) {
 		return startOurs(l, o, "afpacket", "-delay", "overwrite")
 	}},
 }
@@ -89,13 +90,14 @@ func (l *lab) certificate() (cert, key string, err error) {
 func startHAProxyDelayed(l *lab, o options) (string, int, error) {
 	file := filepath.Join(l.tmp, "haproxy-delayed.cfg")
 	servers := func(port string) string {
-		return fmt.Sprintf("  server s0 %s:%s\n  server s1 %s:%s\n", server1, port, server2, port)
+		return fmt.Sprintf("  server s0 %s\n  server s1 %s\n", net.JoinHostPort(l.net.servers[0], port), net.JoinHostPort(l.net.servers[1], port))
 	}
-	conf := fmt.Sprintf("global\n  nbthread 1\n  maxconn %[1]d\ndefaults\n  mode tcp\n  maxconn %[1]d\n  timeout connect 5s\n  timeout client 10m\n  timeout server 10m\n  timeout http-request 10s\n", max(100, min(20000, o.most-1000))) +
-		"listen p5201\n  bind " + vip + ":5201\n  balance source\n" + servers("5201") +
-		"listen p80\n  mode http\n  bind " + vip + ":80\n  http-request deny if { path_beg /no }\n  use_backend all if { path_beg / }\n" +
+	bind := func(port string) string { return "  bind " + net.JoinHostPort(l.net.vip, port) + "\n" }
+	conf := fmt.Sprintf("global\n  nbthread 1\n  maxconn %[1]d\ndefaults\n  mode tcp\n  maxconn %[1]d\n  timeout connect 5s\n  timeout client 10m\n  timeout server 10m\n  timeout http-request 10s\n", max(100, min(20000, o.most))) +
+		"listen p5201\n" + bind("5201") + "  balance source\n" + servers("5201") + "listen p81\n" + bind(idlePort) + servers(idlePort) +
+		"listen p80\n  mode http\n" + bind("80") + "  http-request deny if { path_beg /no }\n  use_backend all if { path_beg / }\n" +
 		"backend all\n  mode http\n  http-reuse safe\n" + servers("80") +
-		"listen p443\n  bind " + vip + ":443\n" + `  stick-table type binary len 32 size 30k expire 30m
+		"listen p443\n" + bind("443") + `  stick-table type binary len 32 size 30k expire 30m
   acl clienthello req_ssl_hello_type 1
   acl serverhello rep_ssl_hello_type 2
   tcp-request inspect-delay 5s
@@ -121,6 +123,8 @@ events { worker_connections 60000; }
 stream {
  upstream bulk { hash $remote_addr; server %[3]s:5201; server %[4]s:5201; }
  server { listen %[5]s:5201; proxy_pass bulk; }
+ upstream idle { server %[3]s:81; server %[4]s:81; }
+ server { listen %[5]s:81; proxy_pass idle; }
  map $ssl_preread_server_name $to { default secure; no.example none; }
  upstream secure { server %[3]s:443; server %[4]s:443; }
  upstream none { server 127.0.0.1:1; }
@@ -130,7 +134,7 @@ http { access_log off; keepalive_requests 1000000000;
  upstream web { server %[3]s:80; server %[4]s:80; keepalive 64; }
  server { listen %[5]s:80; location / { proxy_pass http://web; proxy_http_version 1.1; proxy_set_header Connection ""; } location /no { return 403; } }
 }
-`, module, l.tmp, server1, server2, vip)
+`, module, l.tmp, inURL(l.net.servers[0]), inURL(l.net.servers[1]), inURL(l.net.vip))
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return "", 0, err
 	}
@@ -150,7 +154,7 @@ func handshakes(ctx context.Context, l *lab, addr string, d time.Duration, how s
 	var faults error
 	for range clients {
 		wg.Go(func() {
-			out, err := l.command(ctx, l.client, "openssl", "s_time", "-connect", addr+":443", "-tls1_2", how, "-time", seconds(d))
+			out, err := l.command(ctx, l.client, "openssl", "s_time", "-connect", net.JoinHostPort(addr, "443"), "-tls1_2", how, "-time", seconds(d))
 			mu.Lock()
 			defer mu.Unlock()
 			m := connections.FindSubmatch(out)

@@ -20,5 +20,5 @@ func raiseFiles(sessions int) (int, error) {
 			return 0, err
 		}
 	}
-	return int(min(want.Cur-min(want.Cur, filesFor(0)), filesFor(sessions)) / 2), nil
+	return int(min(want.Cur-min(want.Cur, filesFor(1000)), filesFor(sessions)) / 2), nil
 }

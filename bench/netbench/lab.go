@@ -22,22 +22,19 @@ type absentError struct{ what string }
 
 func (e *absentError) Error() string { return e.what + " is absent" }
 
-const (
-	vip     = "10.90.100.1"
-	server1 = "10.90.1.2"
-	server2 = "10.90.2.2"
-)
-
 // lab is the hosts: a client, the balancer, two servers that route through it.
 type lab struct {
 	tmp                            string
+	net                            *network // that is measured; the hosts have both
 	client, balancer, first, other *netns.Namespace
 	procs                          []*exec.Cmd
-	pid                            int // of the balancer, 0 for the kernel
+	pid                            int  // of the balancer, 0 for the kernel
+	proxy                          bool // see mode
+	calculated                     bool // the last figure is, from others
 }
 
-func newLab(ctx context.Context, tmp string) (*lab, error) {
-	l := &lab{tmp: tmp}
+func newLab(ctx context.Context, tmp string, n *network) (*lab, error) {
+	l := &lab{tmp: tmp, net: n}
 	for _, ns := range []**netns.Namespace{&l.client, &l.balancer, &l.first, &l.other} {
 		var err error
 		if *ns, err = netns.New(); err != nil {
@@ -53,17 +50,17 @@ func newLab(ctx context.Context, tmp string) (*lab, error) {
 }
 
 func (l *lab) wire(ctx context.Context) error {
-	for _, c := range []struct {
-		host      *netns.Namespace
-		there     string
-		lbIf      string
-		addr, via string
-	}{{l.client, "c", "c0", "10.90.0.2", "10.90.0.1"}, {l.first, "s", "e1", server1, "10.90.1.1"}, {l.other, "s", "e2", server2, "10.90.2.1"}} {
-		p := func(a string) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(a), 24)} }
-		if err := netns.Join(netns.End{NS: c.host, Name: "eth0", Addrs: p(c.addr)}, netns.End{NS: l.balancer, Name: c.lbIf, Addrs: p(c.via)}); err != nil {
+	for i, host := range []*netns.Namespace{l.client, l.first, l.other} {
+		var here, there []netip.Prefix
+		var via []netip.Addr
+		for _, n := range networks {
+			here, there = append(here, n.hosts[i][0]), append(there, n.hosts[i][1])
+			via = append(via, n.hosts[i][1].Addr())
+		}
+		if err := netns.Join(netns.End{NS: host, Name: "eth0", Addrs: here}, netns.End{NS: l.balancer, Name: []string{"c0", "e1", "e2"}[i], Addrs: there}); err != nil {
 			return err
 		}
-		if err := c.host.DefaultVia(netip.MustParseAddr(c.via)); err != nil {
+		if err := host.DefaultVia(via...); err != nil {
 			return err
 		}
 	}
@@ -82,8 +79,8 @@ func (l *lab) wire(ctx context.Context) error {
 	for i, s := range []*netns.Namespace{l.first, l.other} {
 		conf := fmt.Sprintf(`pid %s/web%d.pid; worker_processes 1; daemon off; error_log /dev/null; worker_rlimit_nofile 131072;
 events { worker_connections 65536; }
-http { access_log off; client_header_timeout 10m; keepalive_timeout 10m; keepalive_requests 1000000000; server { listen 80 backlog=8192; location / { return 200 "hello\n"; } }
- server { listen 443 ssl backlog=8192; ssl_certificate %[3]s; ssl_certificate_key %[4]s; ssl_session_tickets off; ssl_session_cache shared:s:10m; location / { return 200 "hello\n"; } } }
+http { access_log off; client_header_timeout 10m; keepalive_timeout 10m; keepalive_requests 1000000000; server { listen 80 backlog=8192; listen [::]:80 ipv6only=on backlog=8192; location / { return 200 "hello\n"; } }
+ server { listen 443 ssl backlog=8192; listen [::]:443 ssl ipv6only=on backlog=8192; ssl_certificate %[3]s; ssl_certificate_key %[4]s; ssl_session_tickets off; ssl_session_cache shared:s:10m; location / { return 200 "hello\n"; } } }
 `, l.tmp, i, cert, key)
 		file := filepath.Join(l.tmp, fmt.Sprintf("web%d.conf", i))
 		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
@@ -96,7 +93,7 @@ http { access_log off; client_header_timeout 10m; keepalive_timeout 10m; keepali
 			return err
 		}
 	}
-	for _, a := range []string{server1, server2} {
+	for _, a := range l.net.servers {
 		if err := l.ready(ctx, a); err != nil {
 			return err
 		}
@@ -155,23 +152,27 @@ func (l *lab) command(ctx context.Context, host *netns.Namespace, name string, a
 
 // ready waits until the client reaches both ports of an address.
 func (l *lab) ready(ctx context.Context, addr string) error {
-	deadline := time.Now().Add(10 * time.Second)
 	for _, port := range []string{"80", "5201"} {
-		for {
-			short, cancel := context.WithTimeout(ctx, time.Second)
-			c, err := l.client.DialContext(short, "tcp", net.JoinHostPort(addr, port))
-			cancel()
-			if err == nil {
-				c.Close()
-				break
-			}
-			if ctx.Err() != nil || time.Now().After(deadline) {
-				return fmt.Errorf("%s port %s is not reached: %w", addr, port, err)
-			}
-			time.Sleep(20 * time.Millisecond)
+		if err := reach(ctx, l.client, addr, port); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// reach waits until a host reaches a port of an address.
+func reach(ctx context.Context, host *netns.Namespace, addr, port string) error {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		c, err := host.DialContext(short, "tcp", net.JoinHostPort(addr, port))
+		cancel()
+		if err == nil {
+			return c.Close()
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return fmt.Errorf("%s port %s is not reached: %w", addr, port, err)
+		}
+	}
 }
 
 func (l *lab) close() {

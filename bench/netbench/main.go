@@ -25,24 +25,27 @@ import (
 
 type options struct {
 	modes    []string
+	families []string
 	measures []string
 	rounds   int
 	seconds  time.Duration
 	pace     int // requests per second of the latency measures
 	sessions int
-	most     int // sessions, that the limit of open files lets be
+	most     int // sessions, that the limit of open files lets a proxy have
 	base     string
 	bare     string
 	profiles string
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "balancer" {
-		if err := balancer(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "netbench balancer:", err)
-			os.Exit(1)
+	if len(os.Args) > 1 {
+		if f, ok := map[string]func([]string) error{"balancer": balancer, "hold": hold}[os.Args[1]]; ok {
+			if err := f(os.Args[2:]); err != nil {
+				fmt.Fprintf(os.Stderr, "netbench %s: %v\n", os.Args[1], err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -61,12 +64,13 @@ func main() {
 
 func parse(args []string) (options, error) {
 	var o options
-	var m, x string
+	var m, x, families string
 	usualModes, allModes := modeNames()
 	usualMeasures, allMeasures := measureNames()
 	f := flag.NewFlagSet("netbench", flag.ContinueOnError)
 	f.StringVar(&m, "modes", strings.Join(usualModes, ","), "balancers to measure, of "+strings.Join(allModes, ","))
 	f.StringVar(&x, "measures", strings.Join(usualMeasures, ","), "what to measure")
+	f.StringVar(&families, "families", "4,6", "address families, 4 for IPv4 and 6 for IPv6")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds over all modes")
 	f.DurationVar(&o.seconds, "each", 3*time.Second, "how long each measurement takes")
 	f.IntVar(&o.pace, "pace", 0, "requests per second under which latency is measured, the same for every mode; 0 for half of what the base mode manages on this machine")
@@ -98,6 +102,7 @@ func parse(args []string) (options, error) {
 	}
 	o.modes = choose("modes", m, allModes)
 	o.measures = choose("measures", x, allMeasures)
+	o.families = choose("families", families, []string{"4", "6"})
 	if o.rounds < 1 {
 		faults = append(faults, fmt.Errorf("-rounds: %d: want 1 or more", o.rounds))
 	}
@@ -129,8 +134,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if o.most < o.sessions && slices.Contains(o.measures, "memory") {
-		fmt.Fprintf(os.Stderr, "memory is measured with %d sessions instead of %d: the limit of open files does for no more (ulimit -Hn)\n", o.most-1000, o.sessions)
-		o.sessions = o.most - 1000
+		fmt.Fprintf(os.Stderr, "memory of proxies is measured with %d sessions instead of %d, and that for all calculated (~): the limit of open files does for no more (ulimit -Hn)\n", o.most, o.sessions)
 	}
 	if o.pace == 0 && (slices.Contains(o.measures, "p50") || slices.Contains(o.measures, "p99")) {
 		if o.pace, err = calibrate(ctx, o, tmp); err != nil {
@@ -140,30 +144,39 @@ func run(ctx context.Context, o options) error {
 	results := newTable(o)
 	var faults []error
 	for round := range o.rounds {
-		for _, name := range o.modes {
-			mode := modeByName(name)
-			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, o.rounds, name)
-			if err := one(ctx, o, tmp, mode, results); err != nil {
+		for _, r := range o.rows() {
+			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, o.rounds, r)
+			if err := one(ctx, o, tmp, r, results); err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
 				var absent *absentError
 				if errors.As(err, &absent) {
-					results.skip(name, absent.Error())
+					results.skip(r.String(), absent.Error())
 					continue
 				}
 				// The other modes' figures are worth having.
-				faults = append(faults, fmt.Errorf("%s: %w", name, err))
-				results.skip(name, "failed: see below")
+				faults = append(faults, fmt.Errorf("%s: %w", r, err))
+				results.skip(r.String(), "failed: see below")
 			}
 		}
 	}
 	return errors.Join(append(faults, results.print(os.Stdout))...)
 }
 
+// rows are the modes of one family, and then of the other.
+func (o *options) rows() (rows []row) {
+	for _, family := range o.families {
+		for _, name := range o.modes {
+			rows = append(rows, row{modeByName(name), networkByName(family)})
+		}
+	}
+	return rows
+}
+
 // calibrate finds half of the rate of requests that the base mode manages here and now.
 func calibrate(ctx context.Context, o options, tmp string) (pace int, err error) {
-	l, err := newLab(ctx, tmp)
+	l, err := newLab(ctx, tmp, networkByName(o.families[0]))
 	if err != nil {
 		return 0, err
 	}
@@ -183,23 +196,24 @@ func calibrate(ctx context.Context, o options, tmp string) (pace int, err error)
 }
 
 // one measures a mode in namespaces of its own, so that it inherits no socket, route or connection of another.
-func one(ctx context.Context, o options, tmp string, mode *mode, results *table) error {
-	l, err := newLab(ctx, tmp)
+func one(ctx context.Context, o options, tmp string, r row, results *table) error {
+	l, err := newLab(ctx, tmp, r.net)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	addr, pid, err := mode.start(l, o)
+	addr, pid, err := r.mode.start(l, o)
 	if err != nil {
 		return err
 	}
-	l.pid = pid
+	l.pid, l.proxy = pid, r.mode.proxy
 	if err := l.ready(ctx, addr); err != nil {
 		return err
 	}
 	for _, name := range o.measures {
 		m := measureByName(name)
 		before := ticks(pid)
+		l.calculated = false
 		v, err := m.take(ctx, l, addr, o)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -207,11 +221,14 @@ func one(ctx context.Context, o options, tmp string, mode *mode, results *table)
 			}
 			if !errors.Is(err, errNoProcess) {
 				fmt.Fprintf(os.Stderr, "  %s: %v\n", name, err)
-				results.fail(mode.name, m)
+				results.fail(r.String(), m)
 			}
 			continue
 		}
-		results.add(mode.name, m, v, float64(ticks(pid)-before)/100)
+		results.add(r.String(), m, v, float64(ticks(pid)-before)/100)
+		if l.calculated {
+			results.calculated[[2]string{r.String(), m.name}] = true
+		}
 	}
 	return nil
 }

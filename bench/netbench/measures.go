@@ -43,8 +43,8 @@ var measures = []measure{
 	{"p99", "99th percentile of the same", "µs", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
 		return latency(ctx, l, a, o, 0.99)
 	}},
-	{"memory", "resident memory of the balancer's process with that many sessions open (-sessions, or what open files allow)", "MB", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
-		return memory(ctx, l, a, o.sessions)
+	{"memory", "resident memory of the balancer's process with that many sessions open (-sessions); with ~ calculated from those that open files allow", "MB", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
+		return memory(ctx, l, a, o)
 	}},
 }
 
@@ -126,7 +126,7 @@ var rate = regexp.MustCompile(`Requests/sec:\s*([0-9.]+)`)
 func wrk(ctx context.Context, l *lab, addr string, d time.Duration, args ...string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)
 	defer cancel()
-	args = append([]string{"-t1", "-c32", "-d" + seconds(d) + "s"}, append(args, "http://"+addr+"/")...)
+	args = append([]string{"-t1", "-c32", "-d" + seconds(d) + "s"}, append(args, "http://"+inURL(addr)+"/")...)
 	out, err := l.command(ctx, l.client, "wrk", args...)
 	if err != nil {
 		return 0, err

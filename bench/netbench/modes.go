@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,22 +17,23 @@ import (
 // mode is a way to balance. Start returns the address clients use and the balancer's process, 0 for the kernel.
 type mode struct {
 	name  string
+	proxy bool // it has two files open for each connection
 	start func(l *lab, o options) (addr string, pid int, err error)
 }
 
 var modes = []mode{
-	{"direct", func(*lab, options) (string, int, error) { return server1, 0, nil }},
-	{"nftables", startNft},
-	{"haproxy", func(l *lab, o options) (string, int, error) { return startHAProxy(l, o, "") }},
-	{"haproxy-splice", func(l *lab, o options) (string, int, error) {
+	{"direct", false, func(l *lab, _ options) (string, int, error) { return l.net.servers[0], 0, nil }},
+	{"nftables", false, startNft},
+	{"haproxy", true, func(l *lab, o options) (string, int, error) { return startHAProxy(l, o, "") }},
+	{"haproxy-splice", true, func(l *lab, o options) (string, int, error) {
 		return startHAProxy(l, o, "  option splice-auto\nglobal\n  maxpipes 500\n")
 	}},
-	{"nginx", startNginx},
-	{"bare-tun", startBareTUN},
-	{"bare-afpacket", startBareAFPacket},
-	{"tun", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun") }},
-	{"afpacket-calls", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket", "-no-ring") }},
-	{"afpacket", func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket") }},
+	{"nginx", true, startNginx},
+	{"bare-tun", false, startBareTUN},
+	{"bare-afpacket", false, startBareAFPacket},
+	{"tun", false, func(l *lab, o options) (string, int, error) { return startOurs(l, o, "tun") }},
+	{"afpacket-calls", false, func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket", "-no-ring") }},
+	{"afpacket", false, func(l *lab, o options) (string, int, error) { return startOurs(l, o, "afpacket") }},
 }
 
 // modeNames returns the names of the modes that are measured unless others are chosen, and of all.
@@ -45,6 +47,9 @@ func modeNames() (usual, all []string) {
 	}
 	return usual, all
 }
+
+// ports are what balancers listen on: bulk, web, and connections that are kept open to measure memory.
+var ports = []string{"5201", "80", idlePort}
 
 func modeByName(name string) *mode {
 	for _, list := range [][]mode{modes, delayedModes} {
@@ -63,29 +68,34 @@ func ip(l *lab, host *netns.Namespace, args ...string) error {
 }
 
 func startNft(l *lab, _ options) (string, int, error) {
-	if err := ip(l, l.balancer, "route", "add", vip+"/32", "via", server1); err != nil {
+	n := l.net
+	if err := ip(l, l.balancer, "route", "add", n.alone(), "via", n.servers[0]); err != nil {
 		return "", 0, err
 	}
-	file := filepath.Join(l.tmp, "nft")
-	rules := fmt.Sprintf("table ip lb { chain pre { type nat hook prerouting priority -100; ip daddr %s dnat to jhash ip saddr mod 2 map { 0 : %s, 1 : %s }; }; }\n", vip, server1, server2)
+	file, family := filepath.Join(l.tmp, "nft"), "ip"
+	if n.v6() {
+		family = "ip6"
+	}
+	rules := fmt.Sprintf("table %[1]s lb { chain pre { type nat hook prerouting priority -100; %[1]s daddr %[2]s dnat to jhash %[1]s saddr mod 2 map { 0 : %[3]s, 1 : %[4]s }; }; }\n",
+		family, n.vip, n.servers[0], n.servers[1])
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		return "", 0, err
 	}
 	_, err := l.command(context.Background(), l.balancer, "nft", "-f", file)
-	return vip, 0, err
+	return n.vip, 0, err
 }
 
 // startHAProxy runs TCP mode, the bulk port by source so that iperf3's connections meet.
 func startHAProxy(l *lab, o options, extra string) (string, int, error) {
 	file := filepath.Join(l.tmp, "haproxy.cfg")
-	conf := fmt.Sprintf("global\n  nbthread 1\n  maxconn %[1]d\ndefaults\n  mode tcp\n  maxconn %[1]d\n  timeout connect 5s\n  timeout client 10m\n  timeout server 10m\n", max(100, min(o.sessions+1000, o.most-1000))) + extra
-	for _, port := range []string{"5201", "80"} {
-		conf += fmt.Sprintf("listen p%s\n  bind %s:%s\n", port, vip, port)
+	conf := fmt.Sprintf("global\n  nbthread 1\n  maxconn %[1]d\ndefaults\n  mode tcp\n  maxconn %[1]d\n  timeout connect 5s\n  timeout client 10m\n  timeout server 10m\n", max(100, min(o.sessions+1000, o.most))) + extra
+	for _, port := range ports {
+		conf += fmt.Sprintf("listen p%s\n  bind %s\n", port, net.JoinHostPort(l.net.vip, port))
 		if port == "5201" {
 			conf += "  balance source\n"
 		}
-		for i, s := range []string{server1, server2} {
-			conf += fmt.Sprintf("  server s%d %s:%s\n", i, s, port)
+		for i, s := range l.net.servers {
+			conf += fmt.Sprintf("  server s%d %s\n", i, net.JoinHostPort(s, port))
 		}
 	}
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
@@ -101,12 +111,13 @@ func startNginx(l *lab, _ options) (string, int, error) {
 		return "", 0, &absentError{"nginx's stream module"}
 	}
 	conf := fmt.Sprintf("load_module %s; worker_processes 1; daemon off; master_process off; pid %s/stream.pid; error_log /dev/null; worker_rlimit_nofile 262144;\nevents { worker_connections 220000; }\nstream {\n", module, l.tmp)
-	for _, port := range []string{"5201", "80"} {
+	for _, port := range ports {
 		hash := ""
 		if port == "5201" {
 			hash = "hash $remote_addr; "
 		}
-		conf += fmt.Sprintf("upstream p%s { %sserver %s:%s; server %s:%s; }\nserver { listen %s:%s; proxy_pass p%s; }\n", port, hash, server1, port, server2, port, vip, port, port)
+		conf += fmt.Sprintf("upstream p%s { %sserver %s; server %s; }\nserver { listen %s; proxy_pass p%s; }\n", port, hash,
+			net.JoinHostPort(l.net.servers[0], port), net.JoinHostPort(l.net.servers[1], port), net.JoinHostPort(l.net.vip, port), port)
 	}
 	if err := os.WriteFile(file, []byte(conf+"}\n"), 0o600); err != nil {
 		return "", 0, err
@@ -115,18 +126,21 @@ func startNginx(l *lab, _ options) (string, int, error) {
 }
 
 func startProxy(l *lab, name string, args ...string) (string, int, error) {
-	if err := ip(l, l.balancer, "addr", "add", vip+"/32", "dev", "lo"); err != nil {
+	if err := ip(l, l.balancer, "addr", "add", l.net.alone(), "dev", "lo"); err != nil {
 		return "", 0, err
 	}
 	cmd, err := l.start(l.balancer, name, args...)
 	if err != nil {
 		return "", 0, err
 	}
-	return vip, cmd.Process.Pid, nil
+	return l.net.vip, cmd.Process.Pid, nil
 }
 
 // buildBare builds a bare forwarder once.
 func buildBare(l *lab, o options, name string) (string, error) {
+	if l.net.v6() {
+		return "", &absentError{"a bare forwarder of IPv6"}
+	}
 	if _, err := os.Stat(filepath.Join(o.bare, name)); err != nil {
 		return "", &absentError{"the bare forwarder's source"}
 	}
@@ -157,7 +171,7 @@ func startBareTUN(l *lab, o options) (string, int, error) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	for _, args := range []string{"route replace " + vip + "/32 dev tun0", "route replace default dev tun0 table 100", "rule add iif e1 lookup 100", "rule add iif e2 lookup 100"} {
+	for _, args := range []string{"route replace " + l.net.alone() + " dev tun0", "route replace default dev tun0 table 100", "rule add iif e1 lookup 100", "rule add iif e2 lookup 100"} {
 		if err == nil {
 			err = ip(l, l.balancer, strings.Fields(args)...)
 		}
@@ -165,7 +179,7 @@ func startBareTUN(l *lab, o options) (string, int, error) {
 	if err == nil {
 		err = l.balancer.Sysctl("net.ipv4.conf.tun0.rp_filter", "0")
 	}
-	return vip, cmd.Process.Pid, err
+	return l.net.vip, cmd.Process.Pid, err
 }
 
 func startBareAFPacket(l *lab, o options) (string, int, error) {
@@ -182,7 +196,7 @@ func startBareAFPacket(l *lab, o options) (string, int, error) {
 		macs = append(macs, m)
 	}
 	// The client's kernel must find the address: the balancer's answers for it by its route.
-	if err := ip(l, l.balancer, "route", "replace", vip+"/32", "dev", "c0"); err != nil {
+	if err := ip(l, l.balancer, "route", "replace", l.net.alone(), "dev", "c0"); err != nil {
 		return "", 0, err
 	}
 	if err := l.balancer.Sysctl("net.ipv4.ip_forward", "0"); err != nil {
@@ -192,7 +206,7 @@ func startBareAFPacket(l *lab, o options) (string, int, error) {
 	if err != nil {
 		return "", 0, err
 	}
-	return vip, cmd.Process.Pid, nil
+	return l.net.vip, cmd.Process.Pid, nil
 }
 
 // startOurs runs this program as the balancer.
@@ -207,8 +221,13 @@ func startOurs(l *lab, o options, device string, more ...string) (string, int, e
 				return "", 0, err
 			}
 		}
+		if l.net.v6() { // or the kernel, without a route, says so to clients
+			if err := ip(l, l.balancer, "route", "add", "blackhole", l.net.alone()); err != nil {
+				return "", 0, err
+			}
+		}
 	}
-	args := append([]string{"balancer", "-device", device, "-vip", vip, "-servers", server1 + "," + server2}, more...)
+	args := append([]string{"balancer", "-device", device, "-vip", l.net.vip, "-servers", strings.Join(l.net.servers[:], ",")}, more...)
 	if o.profiles != "" {
 		args = append(args, "-stats", "-cpuprofile", filepath.Join(o.profiles, device+".cpu"))
 	}
@@ -216,5 +235,5 @@ func startOurs(l *lab, o options, device string, more ...string) (string, int, e
 	if err != nil {
 		return "", 0, err
 	}
-	return vip, cmd.Process.Pid, nil
+	return l.net.vip, cmd.Process.Pid, nil
 }

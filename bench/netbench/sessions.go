@@ -5,85 +5,102 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
+
+	"github.com/lbprim/lbprim/internal/netns"
 )
 
 // errNoProcess says that a mode works in the kernel, or not at all, and has nothing to measure.
 var errNoProcess = errors.New("no process of its own")
 
-// perAddress is how many connections one address of the client's opens to one port.
-const perAddress = 25_000
+const (
+	// idlePort is where the connections are opened that memory is measured with: the servers there have many processes.
+	idlePort = "81"
+	// perHolder is how many connections one process, and one address, opens: open files are limited for each process.
+	perHolder = 12_500
+)
 
 // filesFor is how many open files that many sessions take in a proxy, with room for others.
 func filesFor(sessions int) uint64 { return uint64(2*sessions + 1000) }
 
 // memory is how much the balancer's process keeps resident while that many connections are open and idle. It is all of it, as what it has kept from work
-// before cannot be told from what the sessions take; the kernel's sockets of a proxy are not in it.
-func memory(ctx context.Context, l *lab, addr string, sessions int) (mb float64, err error) {
+// before cannot be told from what the sessions take; the kernel's sockets of a proxy are not in it. A proxy that may not have
+// as many files open gets as many connections as it may, and what it needs for more is calculated from those.
+func memory(ctx context.Context, l *lab, addr string, o options) (mb float64, err error) {
 	if l.pid == 0 {
 		return 0, errNoProcess
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	open := make([]net.Conn, 0, sessions)
+	sessions := o.sessions
+	if l.proxy {
+		sessions = min(sessions, o.most)
+	}
+	if err := l.serveIdle(ctx, o.sessions); err != nil {
+		return 0, err
+	}
+	before, err := resident(l.pid)
+	if err != nil {
+		return 0, err
+	}
+	var holders []*holder
 	defer func() {
-		for _, c := range open {
-			_ = c.(*net.TCPConn).SetLinger(0)
-			c.Close()
+		for _, h := range holders {
+			h.close()
 		}
 	}()
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var fault error
-	for i := range (sessions + perAddress - 1) / perAddress {
-		local := netip.AddrFrom4([4]byte{10, 90, 0, byte(100 + i)})
-		if err := ip(l, l.client, "addr", "replace", local.String()+"/24", "dev", "eth0"); err != nil {
+	for i := 0; i*perHolder < sessions; i++ {
+		h, err := l.hold(ctx, i, addr, min(perHolder, sessions-i*perHolder))
+		if err != nil {
 			return 0, err
 		}
-		wg.Go(func() {
-			d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), KeepAlive: -1}
-			for range min(perAddress, sessions-i*perAddress) {
-				c, err := l.client.DialWith(ctx, &d, "tcp", net.JoinHostPort(addr, "80"))
-				mu.Lock()
-				if err != nil {
-					fault = errors.Join(fault, err)
-					mu.Unlock()
-					return
-				}
-				open = append(open, c)
-				mu.Unlock()
-			}
-		})
+		holders = append(holders, h)
 	}
-	wg.Wait()
-	if fault != nil {
-		return 0, fmt.Errorf("%d of %d connections: %w", len(open), sessions, fault)
+	for _, h := range holders {
+		if err := h.await("open"); err != nil {
+			return 0, fmt.Errorf("%d connections: %w", sessions, err)
+		}
 	}
-	// The first and the last must still work: a balancer that forgets sessions needs little memory.
-	for _, c := range []net.Conn{open[0], open[len(open)-1]} {
-		if err := alive(c); err != nil {
+	after, err := resident(l.pid)
+	if err != nil {
+		return 0, err
+	}
+	// They must still work: a balancer that forgets sessions needs little memory.
+	for _, h := range holders {
+		if err := h.check(); err != nil {
 			return 0, fmt.Errorf("a session of %d was lost: %w", sessions, err)
 		}
 	}
-	kb, err := resident(l.pid)
-	return kb / 1024, err
+	if sessions < o.sessions {
+		l.calculated = true
+		after += (after - before) / float64(sessions) * float64(o.sessions-sessions)
+	}
+	return after / 1024, nil
 }
 
-// alive makes a request.
-func alive(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
+// serveIdle starts servers for that many connections.
+func (l *lab) serveIdle(ctx context.Context, sessions int) error {
+	for i, s := range []*netns.Namespace{l.first, l.other} {
+		conf := fmt.Sprintf(`pid %s/idle%d.pid; worker_processes %d; daemon off; error_log /dev/null;
+events { worker_connections 19000; }
+http { access_log off; client_header_timeout 10m; keepalive_timeout 10m;
+ server { listen 81 reuseport backlog=8192; listen [::]:81 ipv6only=on reuseport backlog=8192; location / { return 200 "hello\n"; } } }
+`, l.tmp, i, sessions/perHolder+1) // one server may get all of them
+		file := filepath.Join(l.tmp, fmt.Sprintf("idle%d.conf", i))
+		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+			return err
+		}
+		if _, err := l.start(s, "nginx", "-c", file); err != nil {
+			return err
+		}
+		if err := reach(ctx, s, l.net.servers[i], idlePort); err != nil {
+			return err
+		}
 	}
-	if _, err := c.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n")); err != nil {
-		return err
-	}
-	_, err := c.Read(make([]byte, 1))
-	return err
+	return nil
 }
 
 // resident is the memory of a process that is in use, in kB (proc(5)).

@@ -9,15 +9,16 @@ import (
 
 // table holds every figure of every round.
 type table struct {
-	o       options
-	values  map[[2]string][]float64 // by mode and measure
-	cpu     map[[2]string][]float64 // seconds per unit of work
-	skipped map[string]string
-	failed  map[[2]string]bool
+	o          options
+	values     map[[2]string][]float64 // by mode and measure
+	cpu        map[[2]string][]float64 // seconds per unit of work
+	skipped    map[string]string
+	failed     map[[2]string]bool
+	calculated map[[2]string]bool // not measured as they are
 }
 
 func newTable(o options) *table {
-	return &table{o: o, values: map[[2]string][]float64{}, cpu: map[[2]string][]float64{}, skipped: map[string]string{}, failed: map[[2]string]bool{}}
+	return &table{o: o, values: map[[2]string][]float64{}, cpu: map[[2]string][]float64{}, skipped: map[string]string{}, failed: map[[2]string]bool{}, calculated: map[[2]string]bool{}}
 }
 
 func (t *table) skip(mode, why string) { t.skipped[mode] = why }
@@ -57,14 +58,14 @@ func (t *table) print(out io.Writer) error {
 		fmt.Fprintf(w, "%s %s\t× %s\t", name, measureByName(name).unit, t.o.base)
 	}
 	fmt.Fprintln(w)
-	for _, mode := range t.o.modes {
-		if why, ok := t.skipped[mode]; ok {
-			fmt.Fprintf(w, "%s\t(%s)\t\n", mode, why)
+	for _, r := range t.o.rows() {
+		mode := r.String()
+		if t.skipped[mode] != "" {
 			continue
 		}
 		fmt.Fprintf(w, "%s\t", mode)
 		for _, name := range t.o.measures {
-			v, base := median(t.values[[2]string{mode, name}]), median(t.values[[2]string{t.o.base, name}])
+			v, base := median(t.values[[2]string{mode, name}]), median(t.values[[2]string{label(t.o.base, r.net), name}])
 			format := "%.0f\t"
 			if v < 100 {
 				format = "%.2f\t"
@@ -76,6 +77,9 @@ func (t *table) print(out io.Writer) error {
 					fmt.Fprint(w, "-\t\t")
 				}
 				continue
+			}
+			if t.calculated[[2]string{mode, name}] {
+				format = "~" + format
 			}
 			fmt.Fprintf(w, format, v)
 			if base == 0 {
@@ -93,8 +97,8 @@ func (t *table) print(out io.Writer) error {
 		}
 	}
 	fmt.Fprintln(w)
-	for _, mode := range t.o.modes {
-		any := false
+	for _, r := range t.o.rows() {
+		mode, any := r.String(), false
 		for _, name := range t.o.measures {
 			any = any || len(t.cpu[[2]string{mode, name}]) > 0
 		}
@@ -109,5 +113,13 @@ func (t *table) print(out io.Writer) error {
 		}
 		fmt.Fprintln(w)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, r := range t.o.rows() {
+		if why := t.skipped[r.String()]; why != "" {
+			fmt.Fprintf(out, "%s was not measured: %s\n", r, why)
+		}
+	}
+	return nil
 }
