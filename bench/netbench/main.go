@@ -147,8 +147,8 @@ func run(ctx context.Context, o options) error {
 		for _, r := range o.rows() {
 			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, o.rounds, r)
 			if err := one(ctx, o, tmp, r, results); err != nil {
-				if ctx.Err() != nil {
-					return ctx.Err()
+				if ctx.Err() != nil { // what was measured is worth having
+					return errors.Join(ctx.Err(), results.print(os.Stdout))
 				}
 				var absent *absentError
 				if errors.As(err, &absent) {

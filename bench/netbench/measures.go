@@ -43,9 +43,7 @@ var measures = []measure{
 	{"p99", "99th percentile of the same", "µs", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
 		return latency(ctx, l, a, o, 0.99)
 	}},
-	{"memory", "resident memory of the balancer's process with that many sessions open (-sessions); with ~ calculated from those that open files allow", "MB", true, "", func(ctx context.Context, l *lab, a string, o options) (float64, error) {
-		return memory(ctx, l, a, o)
-	}},
+	{"memory", "resident memory of the balancer's process with that many sessions open (-sessions); with ~ calculated from those that open files allow", "MB", true, "", memory},
 }
 
 // measureNames returns the names of what is measured unless others are chosen, and of all.
