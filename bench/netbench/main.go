@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -38,14 +39,8 @@ type options struct {
 }
 
 func main() {
-	if len(os.Args) > 1 {
-		if f, ok := map[string]func([]string) error{"balancer": balancer, "hold": hold}[os.Args[1]]; ok {
-			if err := f(os.Args[2:]); err != nil {
-				fmt.Fprintf(os.Stderr, "netbench %s: %v\n", os.Args[1], err)
-				os.Exit(1)
-			}
-			return
-		}
+	if part(os.Args[1:]) {
+		return
 	}
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -53,13 +48,29 @@ func main() {
 	}
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = run(ctx, o)
+		err = run(ctx, o, os.Stdout)
 		stop()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "netbench:", err)
 		os.Exit(1)
 	}
+}
+
+// part runs one of the programs that a measurement starts, if that is what is asked for.
+func part(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	f, ok := map[string]func([]string) error{"balancer": balancer, "hold": hold}[args[0]]
+	if !ok {
+		return false
+	}
+	if err := f(args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "netbench %s: %v\n", args[0], err)
+		os.Exit(1)
+	}
+	return true
 }
 
 func parse(args []string) (options, error) {
@@ -121,7 +132,7 @@ func parse(args []string) (options, error) {
 	return o, errors.Join(faults...)
 }
 
-func run(ctx context.Context, o options) error {
+func run(ctx context.Context, o options, out io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces need root")
 	}
@@ -148,7 +159,7 @@ func run(ctx context.Context, o options) error {
 			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, o.rounds, r)
 			if err := one(ctx, o, tmp, r, results); err != nil {
 				if ctx.Err() != nil { // what was measured is worth having
-					return errors.Join(ctx.Err(), results.print(os.Stdout))
+					return errors.Join(ctx.Err(), results.print(out))
 				}
 				var absent *absentError
 				if errors.As(err, &absent) {
@@ -161,7 +172,7 @@ func run(ctx context.Context, o options) error {
 			}
 		}
 	}
-	return errors.Join(append(faults, results.print(os.Stdout))...)
+	return errors.Join(append(faults, results.print(out))...)
 }
 
 // rows are the modes of one family, and then of the other.
