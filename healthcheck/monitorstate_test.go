@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -199,4 +200,87 @@ func TestCheckErrorsAllAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "MaxConcurrent -1")
 	require.ErrorContains(t, err, "Jitter 0.7")
 	require.ErrorContains(t, err, "History 5000")
+}
+
+// Without keepalive a target that moved is asked once at its new address, and a probe that said nothing is made again.
+func TestMonitorNoKeepaliveAsksUntilItKnows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		web2 := netip.MustParseAddrPort("[2001:db8::2]:80")
+		var mu sync.Mutex
+		var asked []netip.AddrPort
+		take := func() []netip.AddrPort {
+			mu.Lock()
+			defer mu.Unlock()
+			out := asked
+			asked = nil
+			return out
+		}
+		var local atomic.Bool
+		c := healthcheck.Check{ID: "a", Target: web1, NoKeepalive: true, Prober: healthcheck.ProberFunc(
+			func(_ context.Context, a netip.AddrPort) healthcheck.Result {
+				mu.Lock()
+				defer mu.Unlock()
+				asked = append(asked, a)
+				switch {
+				case local.Load():
+					return healthcheck.Undecided("test", a, errors.New("no descriptors"))
+				case a == web2:
+					return failing()
+				}
+				return healthcheck.Passed("")
+			})}
+		m := newMonitor(t, nil, c)
+		stop := start(t, m)
+		time.Sleep(time.Minute)
+		require.Equal(t, []netip.AddrPort{web1}, take())
+
+		local.Store(true)
+		require.NoError(t, m.Trigger("a"))
+		time.Sleep(time.Minute)
+		require.Greater(t, len(take()), 5, "asked for a reason, and not answered")
+		local.Store(false)
+		time.Sleep(time.Minute)
+		take()
+		time.Sleep(time.Minute)
+		require.Empty(t, take())
+
+		c.Target = web2
+		require.NoError(t, m.Set(c))
+		time.Sleep(time.Minute)
+		require.Contains(t, take(), web2)
+		st, _ := m.Status("a")
+		require.Equal(t, healthcheck.Failed, st.State)
+		stop()
+	})
+}
+
+// What was asked when Run ended is asked in the next one.
+func TestMonitorNoKeepaliveOverTwoRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var hang atomic.Bool
+		var n atomic.Int32
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, NoKeepalive: true, Prober: healthcheck.ProberFunc(
+			func(ctx context.Context, _ netip.AddrPort) healthcheck.Result {
+				n.Add(1)
+				if hang.Load() {
+					<-ctx.Done()
+					return failing()
+				}
+				return healthcheck.Passed("")
+			})})
+		stop := start(t, m)
+		time.Sleep(time.Minute)
+		hang.Store(true)
+		require.NoError(t, m.Trigger("a"))
+		time.Sleep(time.Second)
+		stop()
+		hang.Store(false)
+		require.EqualValues(t, 2, n.Load())
+		stop = start(t, m)
+		time.Sleep(time.Minute)
+		stop()
+		require.EqualValues(t, 3, n.Load())
+	})
 }

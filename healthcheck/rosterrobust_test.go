@@ -40,6 +40,29 @@ func TestRosterServerWithoutEcho(t *testing.T) {
 	})
 }
 
+// A server whose echo check is taken away has nothing to be suspected of.
+func TestRosterEchoTakenFromSuspect(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		echo := new(fake)
+		setup := healthcheck.Setup{Servers: []healthcheck.Server{plain("a", s1, new(fake))}}
+		setup.Servers[0].Echo = echo
+		g := newRig(t, setup)
+		time.Sleep(6 * time.Second)
+		echo.down()
+		time.Sleep(3 * time.Second)
+		st, _ := g.Server("a")
+		require.Equal(t, healthcheck.Suspect, st.State)
+		require.Error(t, st.Err)
+		g.take()
+		setup.Servers[0].Echo = nil
+		require.NoError(t, g.Set(setup))
+		st, _ = g.Server("a")
+		require.Equal(t, healthcheck.Active, st.State)
+		require.NoError(t, st.Err)
+		require.Equal(t, []string{"a suspect→active in-service"}, g.take())
+	})
+}
+
 func TestRosterRefusesUnknownAdmin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := newRig(t, healthcheck.Setup{Servers: []healthcheck.Server{plain("a", s1, new(fake))}})

@@ -156,11 +156,14 @@ func (r *Roster) enlist(s *rserver, checks []Check) []Check {
 		c := s.conf.echoCheck()
 		r.echo[c.ID] = s
 		checks = append(checks, c)
-	} else if from := s.state; !from.KeepsSessions() {
-		s.state = Active // nothing to wait for
-		if from != Enabled {
-			s.since = time.Now()
-			r.tellServer(s, from)
+	} else {
+		s.err, s.silent = nil, false
+		if from := s.state; from != Active && from != Graceful {
+			s.state = Active // nothing to wait for
+			if from != Enabled {
+				s.since = time.Now()
+				r.tellServer(s, from)
+			}
 		}
 	}
 	if s.conf.Agent != nil {
@@ -316,6 +319,11 @@ func (r *Roster) look(p *rport) {
 	p.update(r.input(p))
 	if p.state == from && p.usable == usable {
 		return
+	}
+	if p.usable != usable {
+		for _, v := range p.virtuals {
+			v.count(p)
+		}
 	}
 	defer func() { // what brings it about is told first
 		for _, v := range p.virtuals {

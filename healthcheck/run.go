@@ -420,8 +420,8 @@ func (m *Monitor) finish(ctx context.Context, t *target, addr netip.AddrPort, ti
 		}
 		m.record(t, now, r, true)
 	}
-	if t.fired {
-		m.schedule(t, now)
+	if t.fired || ctx.Err() != nil {
+		m.schedule(t, now) // the next Run spreads what this one did not get to know
 	} else {
 		m.replan(t, now, start)
 	}

@@ -103,7 +103,8 @@ func (t *target) hurried() bool {
 // returns false if there is none.
 func (t *target) plan(now, from, permille int64) bool {
 	c := &t.check
-	if c.NoKeepalive && t.state == Active {
+	// What has not answered at this target, or could not be asked, is asked again.
+	if c.NoKeepalive && t.state == Active && t.damper.run > 0 && t.last.Verdict != Inconclusive {
 		return false
 	}
 	if t.hurried() {

@@ -3,7 +3,6 @@ package healthcheck
 import (
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -46,8 +45,8 @@ type VirtualStatus struct {
 // rvirtual is a virtual server in a Roster, guarded by the Roster's lock.
 type rvirtual struct {
 	conf    Virtual
-	members []*rport
 	servers int
+	up      map[*rserver]int // usable members of the servers that have any
 	usable  int
 	answers bool
 	since   time.Time
@@ -96,12 +95,14 @@ func (r *Roster) enrol(virtuals []Virtual) {
 			v = new(rvirtual)
 		}
 		conf.Members = slices.Clone(conf.Members)
-		v.conf, v.members = conf, nil
+		v.conf, v.up = conf, map[*rserver]int{}
 		servers := map[string]bool{}
 		for _, m := range conf.Members {
 			p := r.servers[m.Server].ports[m.Port] // validated
-			v.members = append(v.members, p)
 			p.virtuals = append(p.virtuals, v)
+			if p.usable {
+				v.up[p.server]++
+			}
 			servers[m.Server] = true
 		}
 		v.servers = len(servers)
@@ -109,16 +110,19 @@ func (r *Roster) enrol(virtuals []Virtual) {
 	}
 }
 
-// lookVirtual counts the usable servers of v, and queues what is to be told.
-func (r *Roster) lookVirtual(v *rvirtual) {
-	states := map[*rserver]State{} // a port of each usable server
-	for _, p := range v.members {
-		if p.usable {
-			states[p.server] = p.state
-		}
+// count takes in that a member has become usable, or is no longer.
+func (v *rvirtual) count(p *rport) {
+	if p.usable {
+		v.up[p.server]++
+	} else if v.up[p.server]--; v.up[p.server] <= 0 {
+		delete(v.up, p.server)
 	}
-	v.usable = len(states)
-	answers := MinimumServers(v.conf.MinimumServers, slices.Collect(maps.Values(states))...)
+}
+
+// lookVirtual sees whether v has enough usable servers, and queues what is to be told.
+func (r *Roster) lookVirtual(v *rvirtual) {
+	v.usable = len(v.up)
+	answers := v.usable >= max(v.conf.MinimumServers, 1) // as MinimumServers says it
 	if answers == v.answers {
 		return
 	}

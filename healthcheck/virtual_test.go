@@ -3,6 +3,7 @@ package healthcheck_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -74,6 +75,37 @@ func TestRosterMinimumServers(t *testing.T) {
 		b, err := json.Marshal(slices.Collect(g.Virtuals()))
 		require.NoError(t, err)
 		require.Contains(t, string(b), `[{"name":"any","answers":true,`)
+	})
+}
+
+// A virtual server may have thousands of members: what one of them does is not paid for by looking at all.
+func TestRosterManyMembers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const n = 2000
+		light := new(fake)
+		setup := healthcheck.Setup{Virtuals: []healthcheck.Virtual{{Name: "web", MinimumServers: n}}}
+		for i := range n {
+			name := fmt.Sprint(i)
+			setup.Servers = append(setup.Servers, plain(name, s1, light))
+			setup.Virtuals[0].Members = append(setup.Virtuals[0].Members, healthcheck.Member{Server: name, Port: "80"})
+		}
+		g := newRig(t, setup)
+		usable := func() int { v, _ := g.Virtual("web"); return v.Usable }
+		time.Sleep(6 * time.Second)
+		require.Equal(t, n, usable())
+		light.down()
+		time.Sleep(6 * time.Second)
+		require.Zero(t, usable())
+		light.up()
+		time.Sleep(6 * time.Second)
+		require.Equal(t, n, usable())
+		v, _ := g.Virtual("web")
+		require.True(t, v.Answers)
+		setup.Servers, setup.Virtuals[0].Members, setup.Virtuals[0].MinimumServers = setup.Servers[:2], setup.Virtuals[0].Members[:2], 2
+		require.NoError(t, g.Set(setup))
+		require.Equal(t, 2, usable())
+		require.NoError(t, g.SetPortAdmin("1", "80", healthcheck.OutOfService))
+		require.Equal(t, 1, usable())
 	})
 }
 

@@ -1,5 +1,7 @@
 package steering
 
+import "time"
+
 // Advice is what the running system asks for a node beyond up and down: its agent, its health check's administrator, the slow start of a
 // server. It narrows what is configured of the node and never widens it but for the weight. The zero Advice asks for nothing. It is a plain
 // value.
@@ -37,10 +39,25 @@ func (p *Pool) Advise(id NodeID, a Advice) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if h := p.handle(id); h != nil && h.advice != a {
+		now := p.now()
 		h.advice = a
-		p.publish(p.now())
+		p.enabled(h, now)
+		p.publish(now)
 	}
 	return nil
+}
+
+// enabled begins the slow start of a node that is enabled again, whatever came in between. p.mu is held.
+func (p *Pool) enabled(h *handle, now time.Time) {
+	switch h.admin() {
+	case Disabled:
+		h.off = true
+	case Enabled:
+		if h.off && h.up && p.warmUp(h) > 0 {
+			h.warm = now
+		}
+		h.off = false
+	}
 }
 
 // admin is the state in force.

@@ -25,6 +25,7 @@ type handle struct {
 	up        bool
 	wasUp     bool // has been up before
 	added     bool // came to a running pool
+	off       bool // has been disabled since it was enabled last
 	level     Level
 	gauger    Gauger
 	recovered time.Time // end of the recovery time, zero if none

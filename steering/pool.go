@@ -62,7 +62,7 @@ func NewPool(cfg *Config, nodes ...Node) (*Pool, error) {
 var errIDs = errors.New("steering: node ids are exhausted")
 
 func (p *Pool) newHandle(n Node) (*handle, error) {
-	h := &handle{id: p.ids.Next(), name: n.Name, node: n, up: !p.cfg.StartDown, wasUp: !p.cfg.StartDown}
+	h := &handle{id: p.ids.Next(), name: n.Name, node: n, up: !p.cfg.StartDown, wasUp: !p.cfg.StartDown, off: n.Admin == Disabled}
 	if h.id == 0 {
 		return nil, errIDs
 	}
@@ -339,10 +339,11 @@ func (p *Pool) set(cfg Config, nodes []Node) (removed []NodeID, err error) {
 	}
 	for i, n := range nodes {
 		h := next[i]
-		if h.node.Admin == Disabled && n.Admin != Disabled && h.up && ownOr(n.WarmUp, cfg.SlowStart) > 0 {
-			h.warm = now
-		}
 		h.node = n
+		p.enabled(h, now)
+		if cfg.Metric != was.Metric {
+			h.applied = 0 // Response begins with what is known now
+		}
 	}
 	for _, h := range p.nodes {
 		if old[h.node.Name] == h {

@@ -3,6 +3,7 @@ package steering
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -146,4 +147,71 @@ func TestOwnRecoveryTime(t *testing.T) {
 	require.Equal(t, 2, strings.Count(picks(t, p, 4, true), "b"))
 	p.Step(now.Add(time.Minute))
 	require.Len(t, counts(strings.Split(picks(t, p, 6, true), "")), 3)
+}
+
+// A node that was disabled starts slowly when it is enabled again, by the configuration or by advice and whatever came in
+// between; and its response times were counted meanwhile.
+func TestSlowStartAfterMaintenance(t *testing.T) {
+	warmth := func(p *Pool) float64 {
+		st, _ := p.Status(id(t, p, "a"))
+		return st.Warmth
+	}
+	for _, tc := range []struct {
+		name string
+		by   func(p *Pool, s AdminState) error
+	}{
+		{"configured", func(p *Pool, s AdminState) error {
+			_, err := p.Set(Node{Name: "a", Admin: s}, Node{Name: "b"})
+			return err
+		}},
+		{"advised", func(p *Pool, s AdminState) error { return p.Advise(id(t, p, "a"), Advice{Admin: s}) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPool(t, &Config{SlowStart: 40 * time.Second}, Node{Name: "a"}, Node{Name: "b"})
+				for _, s := range []AdminState{Draining, SessionsShutdown, Enabled} {
+					require.NoError(t, tc.by(p, s))
+					require.Equal(t, 1.0, warmth(p), "%v is no maintenance", s)
+				}
+				for _, way := range [][]AdminState{{}, {Draining}, {SessionsShutdown, Draining}} {
+					require.NoError(t, tc.by(p, Disabled))
+					for _, s := range way {
+						require.NoError(t, tc.by(p, s))
+						time.Sleep(time.Hour)
+						p.Step(time.Now())
+					}
+					require.NoError(t, tc.by(p, Enabled))
+					require.Less(t, warmth(p), 0.1, "after %v", way)
+					time.Sleep(time.Minute)
+					p.Step(time.Now())
+					require.Equal(t, 1.0, warmth(p))
+				}
+				// Enabled while down, it starts slowly when it is up, and only then.
+				p.SetUp(id(t, p, "a"), false)
+				require.NoError(t, tc.by(p, Disabled))
+				require.NoError(t, tc.by(p, Enabled))
+				time.Sleep(time.Minute)
+				p.Step(time.Now())
+				p.SetUp(id(t, p, "a"), true)
+				require.Less(t, warmth(p), 0.1)
+			})
+		})
+	}
+}
+
+// Response begins with the averages there are, not with those of the time of the first sample.
+func TestResponseFromAnotherMetric(t *testing.T) {
+	p := newPool(t, nil, nodes(1, 1)...)
+	a, b := id(t, p, "a"), id(t, p, "b")
+	p.Observe(a, 10*time.Millisecond)
+	p.Observe(b, 10*time.Millisecond)
+	p.SetUp(b, false) // a view is built
+	p.SetUp(b, true)
+	for range 60 {
+		p.Observe(b, 30*time.Millisecond)
+	}
+	_, err := p.Reconfigure(&Config{Metric: Response}, nodes(1, 1)...)
+	require.NoError(t, err)
+	st, _ := p.Status(a)
+	require.InDelta(t, 0.75, st.Share, 0.01)
 }

@@ -17,8 +17,8 @@ import (
 
 // Command runs a program: exit status 0 is a pass. The first line it prints becomes the
 // note, or part of the error. At the deadline the program and what it started are
-// killed. The zero Command lacks the Path. It is a plain value, safe for concurrent
-// use.
+// killed, and what it started and left behind also when it ends. The zero Command lacks
+// the Path. It is a plain value, safe for concurrent use.
 type Command struct {
 	Path string // required; without a slash looked up in PATH
 	// Args follow the name; in them {addr}, {port} and {target} stand for the
@@ -87,6 +87,7 @@ func (p Command) run(a *attempt) error {
 	cmd.WaitDelay = commandGrace
 	killGroup(cmd)
 	err := cmd.Run()
+	killRest(cmd)
 	line := out.firstLine()
 	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -77,15 +78,7 @@ func TestCommandIsKilled(t *testing.T) {
 	res := probe.Command{Path: "sh", Args: []string{"-c", "echo started; sleep 60 & echo $! >" + file + "; wait"}}.Probe(late, target)
 	require.Equal(t, healthcheck.Fail, res.Verdict)
 	require.EqualError(t, res.Err, `command: sh: timed out after "started"`)
-	require.Positive(t, other)
-	require.Eventually(t, func() bool {
-		// Nobody may have looked at what became of it.
-		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", other)); err == nil && bytes.Contains(b, []byte(") Z ")) {
-			return true
-		}
-		p, err := os.FindProcess(other)
-		return err != nil || p.Signal(syscall.Signal(0)) != nil
-	}, 20*time.Second, time.Millisecond, "what the program started goes on")
+	gone(t, other)
 }
 
 // expiring is a context whose deadline comes when it is told to.
@@ -103,4 +96,40 @@ func (e expiring) Err() error {
 	default:
 		return nil
 	}
+}
+
+// TestCommandLeavesNothing has a program end before what it started.
+func TestCommandLeavesNothing(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("needs a shell")
+	}
+	if _, err := exec.LookPath("sleep"); err != nil {
+		t.Skip(err)
+	}
+	for _, script := range []string{"sleep 300 & echo $!", "sleep 300 >/dev/null 2>&1 & echo $!", "sleep 300 >/dev/null 2>&1 & echo $! >&2; exit 1"} {
+		t.Run(script, func(t *testing.T) {
+			res := probe.Command{Path: "sh", Args: []string{"-c", script}}.Probe(within(t, 20*time.Second), target)
+			text := res.Note
+			if res.Err != nil {
+				_, text, _ = strings.Cut(res.Err.Error(), "status 1: ")
+			}
+			var other int
+			_, err := fmt.Sscanf(text, "%d", &other)
+			require.NoError(t, err, "%v", res)
+			gone(t, other)
+		})
+	}
+}
+
+// gone waits until a process has ended. Nobody may have looked at what became of it.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	require.Positive(t, pid)
+	require.Eventually(t, func() bool {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && bytes.Contains(b, []byte(") Z ")) {
+			return true
+		}
+		p, err := os.FindProcess(pid)
+		return err != nil || p.Signal(syscall.Signal(0)) != nil
+	}, 20*time.Second, time.Millisecond, "what the program started goes on")
 }

@@ -21,3 +21,11 @@ func killGroup(cmd *exec.Cmd) {
 		return err
 	}
 }
+
+// killRest kills what is left of the group. As long as there is something, its number is
+// nobody else's.
+func killRest(cmd *exec.Cmd) {
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // mostly there is nothing
+	}
+}

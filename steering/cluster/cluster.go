@@ -47,6 +47,7 @@ type Cluster struct {
 	wg             sync.WaitGroup
 	news           chan struct{} // tells Run that members have changed
 	calls          chan func()   // of the caller's functions
+	owed           atomic.Bool   // the state found no room there
 	running        context.Context
 	stop           context.CancelFunc
 	rate           rate // of what is sent of replicas
@@ -69,6 +70,10 @@ type Cluster struct {
 	state    intercept.ClusterState
 	stated   bool
 	upNames  []string
+
+	// What the caller was told, by callOut alone.
+	toldState intercept.ClusterState
+	toldUp    []string
 }
 
 type linkKey struct {
@@ -156,12 +161,14 @@ func (c *Cluster) changed() {
 	}
 }
 
-// tell has a function of the caller's called. If he is far behind, some are left out, which is counted.
-func (c *Cluster) tell(f func()) {
+// tell has a function of the caller's called, and says so. If he is far behind, some are left out, which is counted.
+func (c *Cluster) tell(f func()) bool {
 	select {
 	case c.calls <- f:
+		return true
 	default:
 		c.count.callsOut.Add(1)
+		return false
 	}
 }
 
@@ -239,6 +246,27 @@ func (c *Cluster) callOut() {
 			return
 		case f := <-c.calls:
 			f()
+			if c.owed.Swap(false) {
+				c.tellState()
+			}
+		}
+	}
+}
+
+// tellState tells the caller how things are now, unless he was told so. However far behind he is, the last he hears is how it is.
+func (c *Cluster) tellState() {
+	c.mu.Lock()
+	state, up := c.state, c.upNames
+	c.mu.Unlock()
+	first := c.toldUp == nil
+	if !slices.Equal(up, c.toldUp) {
+		if c.toldUp = up; c.cfg.OnMembers != nil {
+			c.cfg.OnMembers(slices.Clone(up))
+		}
+	}
+	if first || state != c.toldState {
+		if c.toldState = state; c.cfg.OnState != nil {
+			c.cfg.OnState(state)
 		}
 	}
 }
@@ -332,15 +360,12 @@ func (c *Cluster) refresh() {
 	c.flows.SetMembers(time.Now(), ids)
 	if others {
 		c.log.Info("members", "up", up)
-		if c.cfg.OnMembers != nil {
-			c.tell(func() { c.cfg.OnMembers(up) })
-		}
 	}
 	if changed {
 		c.log.Info("state", "state", state)
-		if c.cfg.OnState != nil {
-			c.tell(func() { c.cfg.OnState(state) })
-		}
+	}
+	if (others || changed) && !c.tell(c.tellState) {
+		c.owed.Store(true)
 	}
 }
 

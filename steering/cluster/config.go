@@ -63,7 +63,8 @@ type Config struct {
 	AllowFailure bool
 
 	// Settings are what all members must have alike, by name. Advisory are those where a difference is worth no more
-	// than a warning. See [InterceptSettings]. At most 1,000,000 bytes.
+	// than a warning. See [InterceptSettings]. At most 1,000,000 bytes; less with hundreds of Members, whose names are
+	// compared too.
 	Settings, Advisory map[string]string
 
 	// Flows configures the sharing of flows; Self, Transport and Rand are set by the Cluster.
@@ -78,9 +79,10 @@ type Config struct {
 	// 10,000. Default: no bound.
 	FollowRate int
 
-	// OnState is told whenever the state changes, and once at the beginning.
+	// OnState is told whenever the state changes, and once at the beginning. Who is slow is told the present state, not each
+	// one in between.
 	OnState func(intercept.ClusterState)
-	// OnMembers is told the names of those who are up whenever that changes.
+	// OnMembers is told the names of those who are up whenever that changes, likewise.
 	OnMembers func(up []string)
 	// OnMismatch is told of each difference once.
 	OnMismatch func(Mismatch)
@@ -119,13 +121,19 @@ func (c *Config) withDefaults() (Config, error) {
 	if n.Node == "" || len(n.Node) > maxNodeName {
 		bad("Node", fmt.Sprintf("%q", n.Node), "1 to 128 bytes")
 	}
-	if !n.Bind.IsValid() || n.Bind.Addr().IsUnspecified() || n.Bind.Addr().IsMulticast() {
-		bad("Bind", n.Bind, "an address of this host, which other members can reach")
+	// Members tell each other addresses without a zone.
+	local := func(a netip.AddrPort) bool {
+		return a.Addr().Zone() != "" || a.Addr().Unmap().Is6() && a.Addr().IsLinkLocalUnicast()
 	}
-	for i, a := range n.Join {
-		if !a.IsValid() || a.Port() == 0 {
-			bad(fmt.Sprintf("Join[%d]", i), a, "an address and port")
+	if !n.Bind.IsValid() || n.Bind.Addr().IsUnspecified() || n.Bind.Addr().IsMulticast() || local(n.Bind) {
+		bad("Bind", n.Bind, "an address of this host, which other members can reach, and not a link-local one of IPv6")
+	}
+	n.Join = nil
+	for i, a := range c.Join {
+		if !a.IsValid() || a.Port() == 0 || local(a) {
+			bad(fmt.Sprintf("Join[%d]", i), a, "an address and port, and not a link-local one of IPv6")
 		}
+		n.Join = append(n.Join, netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
 	}
 	n.Keys = nil
 	for i, k := range c.Keys {
@@ -144,8 +152,8 @@ func (c *Config) withDefaults() (Config, error) {
 	if err := validTopology(n.Topology, n.Node, n.Members); err != nil {
 		errs = append(errs, err)
 	}
-	if size := settingsSize(n.Settings) + settingsSize(n.Advisory); size > maxSettings {
-		bad("Settings", fmt.Sprintf("%d bytes", size), fmt.Sprintf("at most %d with Advisory", maxSettings))
+	if err := validSettings(&n); err != nil {
+		errs = append(errs, err)
 	}
 	if n.Replicas = maps.Clone(c.Replicas); n.Replicas == nil {
 		n.Replicas = map[string]Replica{}

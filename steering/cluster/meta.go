@@ -49,6 +49,7 @@ func parseMeta(b []byte) (m meta, err error) {
 // whereabouts is where a member was last. memberlist does not say whether it left or was lost.
 type whereabouts struct {
 	addr  string
+	epoch uint64
 	since time.Time
 }
 
@@ -57,6 +58,7 @@ type member struct {
 	meta
 	name     string
 	addr     string
+	past     uint64     // epoch of the life before, higher if its clock was set back; 0 if none is known
 	compared comparison // settings it was sent
 }
 
@@ -89,12 +91,12 @@ func (d *delegate) NotifyJoin(n *memberlist.Node) {
 	}
 	c.mu.Lock()
 	addr := hostPort(n)
-	was := comparison{}
+	was, past := comparison{}, c.lost[n.Name].epoch
 	if old := c.members[n.Name]; old != nil && old.epoch == m.epoch {
-		was = old.compared
+		was, past = old.compared, old.past
 	}
-	c.members[n.Name] = &member{meta: m, name: n.Name, addr: addr, compared: was}
-	c.lost[n.Name] = whereabouts{addr: addr}
+	c.members[n.Name] = &member{meta: m, name: n.Name, addr: addr, past: past, compared: was}
+	c.lost[n.Name] = whereabouts{addr: addr, epoch: m.epoch}
 	c.mu.Unlock()
 	c.changed()
 }

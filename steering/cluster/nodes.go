@@ -128,7 +128,11 @@ func (c *Cluster) hear(t *told) {
 	c.mu.Lock()
 	k := reportKey{t.by, t.r.Node}
 	old := c.reports[k]
-	if old != nil && (old.epoch > t.epoch || old.epoch == t.epoch && old.number >= t.number) {
+	if old != nil && c.former(old) {
+		old = nil
+		delete(c.reports, k)
+	}
+	if c.former(t) || old != nil && (old.epoch > t.epoch || old.epoch == t.epoch && old.number >= t.number) {
 		c.mu.Unlock()
 		c.count.stale.Add(1)
 		return
@@ -146,10 +150,17 @@ func (c *Cluster) hear(t *told) {
 	}
 }
 
+// former says whether a report is of the life before of a member: after its clock was set back that has the higher epoch.
+// c.mu is held.
+func (c *Cluster) former(t *told) bool {
+	m := c.members[t.by]
+	return m != nil && t.epoch != m.epoch && t.epoch == m.past
+}
+
 // forgetReports drops those of members that are gone.
 func (c *Cluster) forgetReports() {
 	for k, t := range c.reports {
-		if m := c.members[k.by]; k.by != c.cfg.Node && (m == nil || m.epoch > t.epoch) {
+		if m := c.members[k.by]; k.by != c.cfg.Node && (m == nil || m.epoch > t.epoch || c.former(t)) {
 			delete(c.reports, k)
 		}
 	}
@@ -160,6 +171,9 @@ type broadcast struct {
 	t *told
 	b []byte
 }
+
+// Name implements memberlist.NamedBroadcast: without it each report would be compared with all that wait.
+func (b *broadcast) Name() string { return b.t.by + "\x00" + b.t.r.Node }
 
 // Invalidates implements memberlist.Broadcast.
 func (b *broadcast) Invalidates(o memberlist.Broadcast) bool {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/lbprim/lbprim/steering"
+	"github.com/lbprim/lbprim/steering/cluster/flowshare"
 	"github.com/lbprim/lbprim/steering/intercept"
 )
 
@@ -42,6 +43,16 @@ func settingsSize(s map[string]string) (n int) {
 		n += len(k) + len(v) + 8
 	}
 	return n
+}
+
+// validSettings says whether the settings of c, with what the Cluster adds, can be told in one message.
+func validSettings(c *Config) error {
+	size := settingsSize(c.Settings) + settingsSize(c.Advisory)
+	own := settingsSize(ownSettings(c)) - settingsSize(c.Settings)
+	if most := min(maxSettings, flowshare.MaxFrame-own-16); size > most {
+		return &steering.FieldError{Field: "cluster.Config.Settings", Value: fmt.Sprintf("%d bytes", size), Want: fmt.Sprintf("at most %d with Advisory", most)}
+	}
+	return nil
 }
 
 // ownSettings adds what a Cluster itself must have alike.
@@ -117,11 +128,11 @@ func digestOf(s map[string]string) (d digest) {
 
 // SetSettings replaces [Config.Settings] and [Config.Advisory] and tells the others.
 func (c *Cluster) SetSettings(settings, advisory map[string]string) error {
-	if size := settingsSize(settings) + settingsSize(advisory); size > maxSettings {
-		return &steering.FieldError{Field: "cluster.Config.Settings", Value: size, Want: fmt.Sprintf("at most %d bytes with Advisory", maxSettings)}
-	}
 	cfg := c.cfg
-	cfg.Settings = settings
+	cfg.Settings, cfg.Advisory = settings, advisory
+	if err := validSettings(&cfg); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	c.settings = [2]map[string]string{ownSettings(&cfg), maps.Clone(advisory)}
 	c.digests = [2]digest{digestOf(c.settings[0]), digestOf(c.settings[1])}

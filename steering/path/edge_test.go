@@ -182,3 +182,74 @@ func TestMarkIsNoTraffic(t *testing.T) {
 	require.NoError(t, e.Set(&next))
 	require.True(t, e.Marks())
 }
+
+// Traffic wakes Run when it changes something, not with every packet.
+func TestTrafficWakesRunOnce(t *testing.T) {
+	c := office(1)
+	c.Rules = []Rule{{Uplinks: []string{"A"}}}
+	e := newEngine(t, c, nil)
+	now := time.Unix(0, 0)
+	p := packet("10.1.0.5:1", "10.2.0.5:80")
+	woken := func() bool {
+		select {
+		case <-e.wake:
+			return true
+		default:
+			return false
+		}
+	}
+	flood := func() (wakes int) {
+		for range 1000 {
+			if e.Decide(p); woken() {
+				wakes++
+				e.Due(now)
+			}
+		}
+		return wakes
+	}
+	answer := func() {
+		due, _ := e.Due(now)
+		for _, ch := range due {
+			e.Result(now, ch.ID, true)
+		}
+		for woken() {
+			e.Due(now)
+		}
+	}
+	answer()
+	require.LessOrEqual(t, flood(), 2, "under traffic from the beginning")
+	// Without traffic the interval grows; then the first packet wakes Run, and the probe is due.
+	for range 10 {
+		now = now.Add(time.Hour)
+		answer()
+	}
+	now = now.Add(time.Minute)
+	require.False(t, woken())
+	e.Decide(p)
+	require.True(t, woken())
+	due, _ := e.Due(now)
+	require.Len(t, due, 2)
+	require.LessOrEqual(t, flood(), 2, "while probes are under way")
+	for _, ch := range due {
+		e.Result(now, ch.ID, true)
+	}
+	require.True(t, woken())
+	e.Due(now)
+	require.LessOrEqual(t, flood(), 2)
+}
+
+// A shorter idle interval holds at once, and not after the longer one.
+func TestIdleIntervalIsShortened(t *testing.T) {
+	c := office(1)
+	c.Rules = []Rule{{Uplinks: []string{"A"}}}
+	e := newEngine(t, c, nil)
+	now := time.Unix(0, 0)
+	for range 12 {
+		now = e.Step(now, func(Channel) bool { return true })
+	}
+	c.Probing.Idle = 10 * time.Second
+	require.NoError(t, e.Set(c))
+	now = now.Add(-1790 * time.Second)
+	due, _ := e.Due(now)
+	require.Len(t, due, 2)
+}

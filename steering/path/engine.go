@@ -117,6 +117,7 @@ type uplink struct {
 	lines  []*line
 	active atomic.Pointer[line] // nil: none is up
 	wanted atomic.Bool          // by traffic, since the last look
+	idle   atomic.Bool          // traffic would have it probed sooner
 }
 
 // New makes an engine. seed draws the active channels: members need not share it.
@@ -306,8 +307,10 @@ func (e *Engine) decide(p *Packet, x *Explanation, traffic bool) Decision {
 		}
 		for _, u := range v.byRule[i] {
 			if traffic && !u.wanted.Load() {
-				u.wanted.Store(true)
-				e.poke()
+				// Only where that changes when it is probed: or Run would wake for every packet.
+				if u.wanted.Store(true); u.idle.Load() {
+					e.poke()
+				}
 			}
 			if l := u.active.Load(); l != nil {
 				d.Outcome, d.Channel, d.Via = Sent, &l.Channel, Via{}

@@ -28,23 +28,30 @@ func (e *Engine) Due(now time.Time) (due []Channel, next time.Time) {
 	p := e.cfg.Probing.withDefaults()
 	for _, name := range v.names {
 		u := v.uplinks[name]
-		wanted := u.wanted.Swap(false)
+		wanted, idle := u.wanted.Swap(false), false
 		for _, l := range u.lines {
 			l.busy = l.busy || wanted
 			if l.asked {
-				continue
+				continue // Result has Run look again
 			}
-			if l.busy && l.interval > p.Interval {
-				// Traffic is back: do not wait for the idle interval to end.
-				l.next = l.next.Add(p.Interval - l.interval)
-				l.interval = p.Interval
+			most := p.Idle // the configuration may have changed
+			if l.busy {
+				most = p.Interval // traffic is back: do not wait for the idle interval to end
 			}
+			if l.interval > most {
+				l.next = l.next.Add(most - l.interval)
+				l.interval = most
+			}
+			idle = idle || l.interval > p.Interval
 			if !now.Before(l.next) {
 				l.asked = true
 				due = append(due, l.Channel)
 			} else if next.IsZero() || l.next.Before(next) {
 				next = l.next
 			}
+		}
+		if u.idle.Store(idle); idle && u.wanted.Load() {
+			e.poke() // it came in between
 		}
 	}
 	if next.IsZero() && len(due) > 0 {

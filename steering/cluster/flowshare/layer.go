@@ -211,9 +211,10 @@ func (l *Layer) bury(f Flow, version uint64) {
 	l.spread(&f, &t)
 }
 
-// tick advances the logical clock beyond a version.
+// tick advances the logical clock beyond a version, but not beyond what others accept: a member that has it there, by a
+// fault, must not silence all.
 func (l *Layer) tick(version uint64) uint64 {
-	l.clock = max(l.clock, version) + 1
+	l.clock = min(max(l.clock, version)+1, maxClock)
 	return l.clock
 }
 

@@ -81,14 +81,14 @@ func (l *Layer) merge(p *peer, w *wireItem, origin Member, m *message) {
 		l.adopt(w.flow, old)
 		l.enqueue(p, &w.flow)
 		return
+	case !had && l.store.Len() >= l.cfg.MaxFlows:
+		l.stats.Refused++
+		return
 	case origin == l.cfg.Self && w.value >= 0:
 		// Only this balancer says what it announces.
 		l.stats.Refuted++
 		l.bury(w.flow, l.tick(w.version))
 		l.enqueue(p, &w.flow)
-		return
-	case !had && l.store.Len() >= l.cfg.MaxFlows:
-		l.stats.Refused++
 		return
 	}
 	it := Item{Version: w.version, Flags: Tombstone}

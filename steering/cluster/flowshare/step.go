@@ -81,7 +81,7 @@ func (l *Layer) repair(busy []*peer) {
 		if p.dirty && due && len(p.frames) == 0 && p.transfer == nil {
 			ask = append(ask, p)
 		}
-		if p.digest != nil && !l.answerAt.After(l.now) {
+		if p.digest != nil && !l.answerAt.After(l.now) && len(p.frames) == 0 {
 			answer = append(answer, p)
 		}
 		transfers = transfers || p.transfer != nil

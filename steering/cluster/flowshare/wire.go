@@ -28,7 +28,7 @@ const (
 	kindAnswer
 )
 
-// maxClock keeps the logical clock from overflowing.
+// maxClock keeps the logical clock from overflowing. It stands still there.
 const maxClock = 1 << 62
 
 // maxGroups bounds the groups of a comparison.
