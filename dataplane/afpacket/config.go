@@ -13,9 +13,10 @@ type Config struct {
 	// BatchSize is the most frames one Read returns and one system call sends.
 	// Default 64; at most 1024.
 	BatchSize int
-	// ReceiveBuffer is the size in bytes of each socket's ring of frames, 2,048 bytes each, and of its receive buffer, where those wait
-	// that are longer: it bounds how many frames wait while the reader is busy. Default 8 MiB. Beyond net.core.rmem_max the buffer
-	// needs CAP_NET_ADMIN.
+	// ReceiveBuffer is the size in bytes of each socket's receive buffer, where frames wait while the reader is busy. It takes memory as
+	// they do; a hundred streams have as many super-packets of 64 KiB on their way, which the kernel counts with all that belongs to them. Default 64 MiB. Beyond
+	// net.core.rmem_max it needs CAP_NET_ADMIN. Before it there is a ring of frames of up to 2,048 bytes each, of the same size but 8 MiB at most, whose memory is
+	// taken at once.
 	ReceiveBuffer int
 	// NoRing has frames read by system calls, without a ring that is shared with the kernel; so it is, too, where the kernel has no
 	// memory for one. It saves memory and costs speed.
@@ -32,11 +33,13 @@ type Config struct {
 }
 
 const (
-	defaultBatch  = 64
-	maxBatch      = 1024
-	defaultBuffer = 8 << 20
-	defaultSpin   = 200
-	maxQueues     = 256
+	defaultBatch   = 64
+	maxBatch       = 1024
+	defaultReceive = 64 << 20
+	defaultSend    = 8 << 20
+	maxRing        = 8 << 20
+	defaultSpin    = 200
+	maxQueues      = 256
 )
 
 // MostFanoutVIPs is how many VIPs a Device of several queues may have: the program that the kernel runs for each frame compares
@@ -73,8 +76,8 @@ func (c *Config) withDefaults() (Config, error) {
 		}
 	}
 	positive("BatchSize", &d.BatchSize, defaultBatch, maxBatch)
-	positive("ReceiveBuffer", &d.ReceiveBuffer, defaultBuffer, 1<<30)
-	positive("SendBuffer", &d.SendBuffer, defaultBuffer, 1<<30)
+	positive("ReceiveBuffer", &d.ReceiveBuffer, defaultReceive, 1<<30)
+	positive("SendBuffer", &d.SendBuffer, defaultSend, 1<<30)
 	if d.Spin == 0 {
 		d.Spin = defaultSpin
 	}

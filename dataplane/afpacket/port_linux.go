@@ -65,7 +65,7 @@ func (p *port) open(c *Config, g *group) error {
 	sockbuf.SetReceive(fd, c.ReceiveBuffer)
 	sockbuf.SetSend(fd, c.SendBuffer)
 	if !c.NoRing {
-		_ = p.ring.open(fd, c.ReceiveBuffer) // without one, frames are read by system calls
+		_ = p.ring.open(fd, min(c.ReceiveBuffer, maxRing)) // without one, frames are read by system calls
 	}
 	if g.fanout == nil {
 		err = p.bind(c)

@@ -144,6 +144,34 @@ func TestRingOverflows(t *testing.T) {
 	}
 }
 
+// Long frames find room while the reader is busy: of a hundred streams at a time, each with some super-packets.
+func TestBurst(t *testing.T) {
+	for _, noRing := range []bool{false, true} {
+		t.Run(fmt.Sprintf("NoRing=%v", noRing), func(t *testing.T) {
+			here, there := cable(t, Config{NoRing: noRing})
+			const many = 3000 // of 9,000 bytes
+			for i := range many {
+				_, err := there.Write([][]byte{numbered(here, there, uint32(i), 8900)}, testOffset)
+				require.NoError(t, err)
+			}
+			bufs, sizes := make([][]byte, 64), make([]int, 64)
+			for i := range bufs {
+				bufs[i] = make([]byte, testOffset+10000)
+			}
+			got := 0
+			require.Eventually(t, func() bool {
+				n := here.collect(bufs, sizes, testOffset)
+				for _, b := range bufs[:n] {
+					require.EqualValues(t, got, binary.BigEndian.Uint32(b[testOffset+14:]))
+					got++
+				}
+				return got == many || here.Stats().KernelDrop > 0
+			}, 20*time.Second, time.Microsecond)
+			require.Zero(t, here.Stats().KernelDrop)
+		})
+	}
+}
+
 // A ring in which nothing arrives any more, while the kernel drops frames, is given up; frames then come by system calls.
 func TestStuckRingIsGivenUp(t *testing.T) {
 	here, there := cable(t, Config{})
