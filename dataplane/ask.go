@@ -121,8 +121,7 @@ func (p *Plane) answered(a *ask, node, note string, ok bool) {
 }
 
 func (p *Plane) adoptSafely(k clienttable.Flow, node, note string) error {
-	p.readers.RLock()
-	defer p.readers.RUnlock()
+	defer p.readers.leave(p.readers.enter())
 	if p.closed.Load() {
 		return os.ErrClosed
 	}

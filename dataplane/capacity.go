@@ -178,11 +178,22 @@ func fit[K comparable, V any](at *atomic.Pointer[clienttable.Table[K, V]], now t
 	return err
 }
 
-// reclaimAll calls reclaim now and then, beside maintain: to make a table takes a while.
+// reclaimAll calls reclaim now and then, beside maintain: to make a table takes a while. Of what goes wrong in the same way each time it tells once.
 func (p *Plane) reclaimAll(ctx context.Context) {
-	everySecond(ctx, func(now time.Time) {
-		if err := p.reclaim(now); err != nil {
-			p.cfg.Logger.Warn("memory of tables is not given back", "err", err)
+	told := ""
+	everySecond(ctx, func(now time.Time) { told = p.tellReclaim(p.reclaim(now), told) })
+}
+
+// tellReclaim logs what reclaim returned, unless that is what was told last, and returns it.
+func (p *Plane) tellReclaim(err error, told string) string {
+	if err == nil {
+		if told != "" {
+			p.cfg.Logger.Info("memory of tables is given back again")
 		}
-	})
+		return ""
+	}
+	if told != err.Error() {
+		p.cfg.Logger.Warn("memory of tables is not given back", "err", err)
+	}
+	return err.Error()
 }

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -572,4 +575,17 @@ func TestSettings(t *testing.T) {
 		want(foreign, Passed)
 		p.forwarded(tcp(client, vip, "AP", 101, 501, "x"), client, node)
 	})
+}
+
+// What goes wrong each second is told once, and told again when it is another thing.
+func TestReclaimTellsOnce(t *testing.T) {
+	var log bytes.Buffer
+	p := newPlane(t, families2()[0], func(c *Config, _ *Service) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	told := ""
+	for _, err := range []error{nil, errors.New("first"), errors.New("first"), errors.New("first"), errors.New("second"), nil, nil, errors.New("first")} {
+		told = p.tellReclaim(err, told)
+	}
+	require.Equal(t, 2, strings.Count(log.String(), "first"))
+	require.Equal(t, 1, strings.Count(log.String(), "second"))
+	require.Equal(t, 4, strings.Count(log.String(), "\n"), log.String())
 }

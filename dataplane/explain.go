@@ -66,8 +66,7 @@ func (p *Plane) Explain(b []byte) Explanation {
 	buf := make([]byte, ReadOffset+len(b), ReadOffset+len(b)+wire.MaxReply)
 	copy(buf[ReadOffset:], b)
 	var v [1]Verdict
-	p.readers.RLock()
-	defer p.readers.RUnlock()
+	defer p.readers.leave(p.readers.enter())
 	out := w.Process(time.Now(), [][]byte{buf}, []int{len(b)}, ReadOffset, v[:])
 	e := &tr.e
 	e.Verdict = v[0]

@@ -453,6 +453,18 @@ func TestRoute(t *testing.T) {
 		require.Equal(t, Forwarded, v)
 		require.Equal(t, b, out)
 		require.Zero(t, p.Stats().Sessions)
+
+		// Errors about what the virtual address has sent are routed like the rest: else a server behind never learns of a narrow way to a client.
+		for _, quoted := range [][]byte{udp(ap(fam.vip, 99), ap(fam.client, 1), "x"), echo(fam.vip, fam.client, true, 7, 1, "x"), tcp(ap(fam.vip, 98), ap(fam.client, 1), "A", 1, 1, "x")} {
+			b = unreachable(fam.router, fam.vip, quoted, 8)
+			v, out = p.send(b)
+			require.Equal(t, Forwarded, v, "drops %v", p.drops())
+			require.Equal(t, b, out)
+		}
+		// Not what is about a service that balances.
+		v, _ = p.send(unreachable(fam.router, fam.vip, tcp(ap(fam.vip, 80), ap(fam.client, 1), "A", 1, 1, "x"), 8))
+		require.Equal(t, Dropped, v)
+		require.EqualValues(t, 1, p.drops()[NoSession])
 	})
 }
 

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lbprim/lbprim/clienttable"
@@ -22,6 +23,7 @@ const (
 // fragments remembers the datagrams that arrive in fragments: later fragments carry no
 // ports, and follow the first one, which may come after them. All workers share it.
 type fragments struct {
+	some  atomic.Bool // m may have some
 	mu    sync.Mutex
 	m     map[clienttable.Flow]*datagram
 	order []*datagram // by age, some of them gone
@@ -102,6 +104,7 @@ func (f *fragments) datagram(now time.Time, k clienttable.Flow, first bool) *dat
 	d = &datagram{key: k, born: now}
 	f.m[k] = d
 	f.order = append(f.order, d)
+	f.some.Store(true)
 	return d
 }
 
@@ -242,8 +245,20 @@ func (f *fragments) step(now time.Time) (lost int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.age(now)
+	f.some.Store(len(f.m) > 0)
 	lost, f.lost = f.lost, 0
 	return lost
+}
+
+// knows reports whether the first fragment of a packet was seen.
+func (f *fragments) knows(now time.Time, k clienttable.Flow) bool {
+	if !f.some.Load() {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.m[k]
+	return d != nil && d.known && now.Sub(d.born) < fragmentLife
 }
 
 // firstFragment opens the way for the later fragments of pk, which is about to be forwarded, passed on or echoed. rec is the
@@ -273,7 +288,7 @@ func (w *Worker) firstFragment(pk *packet, c course, rec *record, dir uint32) (_
 		w.drop(pk, r)
 		return c, nil, false
 	}
-	if rec != nil && w.p.cfg.Peers != nil {
+	if w.p.cfg.Peers != nil {
 		w.announceFragments(k, &c, rec)
 	}
 	pk.v.SetFragID(pk.ip, c.id)
@@ -298,7 +313,9 @@ func (w *Worker) release(waiting [][]byte, c course) {
 // laterFragment handles a fragment without ports.
 func (w *Worker) laterFragment(pk *packet) {
 	src, dst := addrOf(pk.v.Src(pk.ip)), addrOf(pk.v.Dst(pk.ip))
-	if !w.snap.table.OwnsVIP(dst) && len(w.snap.ends[src]) == 0 && w.snap.inline == nil {
+	k := fragmentKey(pk.ip, &pk.v)
+	// A session outlives its service, and what the configuration knows of the addresses.
+	if !w.snap.table.OwnsVIP(dst) && len(w.snap.ends[src]) == 0 && w.snap.inline == nil && !w.p.fragments.knows(w.now, k) {
 		if w.snap.foreign == Drop {
 			w.drop(pk, ForeignPacket)
 			return
@@ -313,7 +330,6 @@ func (w *Worker) laterFragment(pk *packet) {
 		w.drop(pk, FragmentLost)
 		return
 	}
-	k := fragmentKey(pk.ip, &pk.v)
 	c, held, r := w.p.fragments.later(w.now, k, &pk.v, pk.buf)
 	switch {
 	case r != NotDropped:

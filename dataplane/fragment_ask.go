@@ -8,11 +8,12 @@ import (
 	"strings"
 
 	"github.com/lbprim/lbprim/clienttable"
+	"github.com/lbprim/lbprim/steering/path"
 )
 
 // In a cluster the fragments of a packet may come by several balancers, as later ones carry no ports to spread them by. The one that has the first
-// announces which session they follow, under what they have in common; another one asks for that, once for a packet, while its fragments
-// wait for a first one anyhow.
+// announces what became of it, under what they have in common: which session they follow, or that they pass, are routed or echoed. Another one asks
+// for that, once for a packet, while its fragments wait for a first one anyhow.
 
 // maxTold is how many packets are announced between two Steps, that is in a second: each takes room among the peers for longer than that, and anybody can
 // send fragments.
@@ -25,40 +26,77 @@ type loose struct {
 	link    Link
 }
 
-// courseText is the note of a packet in fragments: the service, the session and the identification that they leave with.
+// nobody takes the place of a node's name where fragments follow no session. Peers want some name.
+const nobody = "-"
+
+var fateNames = [...]string{follows: "follows", passes: "passes", routes: "routes", echoes: "echoes"}
+
+// courseText is the note of a packet in fragments: the service, if there is one, the session and the identification that they leave with; where
+// they follow no session what they do instead, the identification, and what they are marked with.
 func courseText(service string, c *course) string {
+	if c.fate != follows {
+		return fmt.Sprintf("%s\x00#%s %x %d", service, fateNames[c.fate], c.id, c.dscp)
+	}
 	return fmt.Sprintf("%s\x00#%d %v %v %x", service, c.session.Protocol(), c.session.Src(), c.session.Dst(), c.id)
 }
 
-func parseCourse(text string) (c course, err error) {
-	_, text, _ = strings.Cut(text, "\x00#")
+func parseCourse(text string) (service string, c course, err error) {
+	service, text, _ = strings.Cut(text, "\x00#")
 	parts := strings.Fields(text)
+	if len(parts) == 3 {
+		c, err = parseFate(parts)
+		return service, c, err
+	}
 	if len(parts) != 4 {
-		return c, fmt.Errorf("course of %d parts, want 4", len(parts))
+		return "", c, fmt.Errorf("course of %d parts, want 3 or 4", len(parts))
 	}
 	proto, err := strconv.ParseUint(parts[0], 10, 8)
 	if err != nil {
-		return c, err
+		return "", c, err
 	}
 	var ends [2]netip.AddrPort
 	for i := range ends {
 		if ends[i], err = netip.ParseAddrPort(parts[1+i]); err != nil {
-			return c, err
+			return "", c, err
 		}
 		if a := ends[i].Addr(); a.Is4In6() || a.Zone() != "" || a.Is4() != ends[0].Addr().Is4() {
-			return c, fmt.Errorf("address %v, want one of the other's family in its plain form", a)
+			return "", c, fmt.Errorf("address %v, want one of the other's family in its plain form", a)
 		}
 	}
 	id, err := strconv.ParseUint(parts[3], 16, 32)
-	return course{fate: follows, session: clienttable.MakeFlow(uint8(proto), ends[0], ends[1]), id: uint32(id)}, err
+	return service, course{fate: follows, session: clienttable.MakeFlow(uint8(proto), ends[0], ends[1]), id: uint32(id)}, err
 }
 
-// announceFragments tells the peers what the fragments of a packet follow, whose first one is here.
-func (w *Worker) announceFragments(k clienttable.Flow, c *course, rec *record) {
-	if w.p.fragments.tell(k) {
-		svc, n := w.snap.services[rec.service], w.snap.nodes[rec.nodeNo]
-		w.p.cfg.Peers.Announce(k.Protocol(), k.Src(), k.Dst(), n.name, courseText(svc.conf.Name, c))
+// parseFate reads the note of fragments that follow no session.
+func parseFate(parts []string) (c course, err error) {
+	at := slices.Index(fateNames[:], parts[0])
+	if at <= int(follows) {
+		return c, fmt.Errorf("course %q, want passes, routes or echoes", parts[0])
 	}
+	id, err := strconv.ParseUint(parts[1], 16, 32)
+	if err != nil {
+		return c, err
+	}
+	dscp, err := strconv.ParseUint(parts[2], 10, 8)
+	if err != nil || dscp > 64 {
+		return c, fmt.Errorf("DSCP %q, want 0 to 64", parts[2])
+	}
+	return course{fate: fate(at), id: uint32(id), dscp: path.DSCP(dscp)}, nil
+}
+
+// announceFragments tells the peers what becomes of the fragments of a packet, whose first one is here. rec is the session that they follow, if they do.
+func (w *Worker) announceFragments(k clienttable.Flow, c *course, rec *record) {
+	if !w.p.fragments.tell(k) {
+		return
+	}
+	service, node := "", nobody
+	switch {
+	case rec != nil:
+		service, node = w.snap.services[rec.service].conf.Name, w.snap.nodes[rec.nodeNo].name
+	case c.fate == routes:
+		service = w.snap.services[c.service].conf.Name
+	}
+	w.p.cfg.Peers.Announce(k.Protocol(), k.Src(), k.Dst(), node, courseText(service, c))
 }
 
 // askFragments asks the peers what a fragment follows that waits for the first one.
@@ -74,12 +112,15 @@ func (w *Worker) askFragments(k clienttable.Flow) {
 		if !ok {
 			return
 		}
-		c, err := parseCourse(text)
+		service, c, err := parseCourse(text)
+		if err == nil && c.fate == routes {
+			c.service, err = p.snap.Load().routing(service)
+		}
 		if err != nil {
 			p.cfg.Logger.Debug("fragments of the cluster", "flow", k, "err", err)
 			return
 		}
-		if _, known := p.sessions().Peek(c.session); known {
+		if _, known := p.sessions().Peek(c.session); known || c.fate != follows {
 			p.settle(k, c, link)
 			return
 		}
@@ -98,6 +139,16 @@ func (w *Worker) askFragments(k clienttable.Flow) {
 			p.settle(k, c, link)
 		})
 	})
+}
+
+// routing returns the number of a service that routes on.
+func (s *snapshot) routing(name string) (no uint32, err error) {
+	for _, svc := range s.services {
+		if svc.live && svc.conf.Name == name && svc.conf.Forward == Route {
+			return svc.no, nil
+		}
+	}
+	return 0, fmt.Errorf("service %q routes nothing here", name)
 }
 
 // settle has the fragments that wait for their first one follow a session. If that is not here, they are dropped.

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"sort"
 	"strings"
 	"testing"
@@ -174,5 +175,30 @@ func TestFragments(t *testing.T) {
 			_, out := p.sendAll(fs[0])
 			require.Len(t, out, 2)
 		})
+	})
+}
+
+// A session goes on when its service is gone, in fragments, too, although nothing says any more that their addresses are of a virtual address or of a node.
+func TestFragmentsOutliveTheirService(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		for _, foreign := range []Foreign{Pass, Drop} {
+			p := newPlane(t, fam, func(c *Config, _ *Service) { c.Foreign = foreign })
+			client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+			_, out := p.send(udp(client, vip, "x"))
+			f, _ := parseFlow(out)
+			require.NoError(t, p.Apply(nil))
+			payload := strings.Repeat("0123456789", 300)
+			for i, c := range []struct {
+				b        []byte
+				src, dst netip.AddrPort
+			}{{udp(client, vip, payload), client, f.Dst}, {udp(f.Dst, client, payload), vip, client}} {
+				v, outs := p.sendAll(split(c.b, 1000, uint32(7+i))...)
+				require.Equal(t, []Verdict{Forwarded, Forwarded, Forwarded, Forwarded}, v, "drops %v", p.drops())
+				p.wellFormed(join(t, outs), c.src, c.dst)
+			}
+			// Others are as foreign as they are.
+			v, _ := p.send(split(udp(ap(fam.client2, 40000), vip, payload), 1000, 7)[1])
+			require.Equal(t, map[Foreign]Verdict{Pass: Passed, Drop: Dropped}[foreign], v)
+		}
 	})
 }

@@ -45,7 +45,10 @@ func (w *Worker) icmpError(pk *packet) {
 		if w.tr != nil {
 			w.tr.session(w, rec, dir)
 		}
-	} else if rec = w.derive(key, q.IsPing()); rec == nil {
+	} else if svc := w.serviceOf(key, q.IsPing()); svc != nil && svc.conf.Forward == Route {
+		w.routed(pk, svc) // like all other packets between these two
+		return
+	} else if rec = w.derive(key, q.IsPing(), svc); rec == nil {
 		if w.balanced(key) && w.ask(pk, key) {
 			return
 		}
@@ -88,34 +91,38 @@ func (w *Worker) balanced(key clienttable.Flow) bool {
 	return w.snap.table.OwnsVIP(key.Dst().Addr()) || w.snap.answers(key.Src().Addr(), key.Src().Port(), key.Protocol())
 }
 
-// derive says which session the packets of key would begin, where the metric depends on nothing but the
-// packet: so every balancer of a cluster sends an error to the node that knows the connection, whichever of them
-// it reaches. The record is not in the table.
-func (w *Worker) derive(key clienttable.Flow, ping bool) *record {
+// serviceOf returns the service that packets of key are for, or nil.
+func (w *Worker) serviceOf(key clienttable.Flow, ping bool) *service {
 	p := policy.Packet{Src: key.Src(), Dst: key.Dst(), Protocol: key.Protocol(), FromProxy: w.p.proxies[key.Src().Addr()]}
 	if ping {
 		p.Src, p.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
 	}
-	s, ok := w.snap.table.Lookup(p)
-	if !ok || s.Forward == FullNAT || s.Forward == Route {
+	if s, ok := w.snap.table.Lookup(p); ok {
+		return w.snap.byConf[s]
+	}
+	return nil
+}
+
+// derive says which session the packets of key would begin, where the metric depends on nothing but the
+// packet: so every balancer of a cluster sends an error to the node that knows the connection, whichever of them
+// it reaches. The record is not in the table.
+func (w *Worker) derive(key clienttable.Flow, ping bool, svc *service) *record {
+	if svc == nil || svc.conf.Forward == FullNAT || svc.delay != nil && key.Protocol() == wire.ProtoTCP {
 		return nil
 	}
-	svc := w.snap.byConf[s]
-	if svc.delay != nil && key.Protocol() == wire.ProtoTCP {
-		return nil
-	}
+	s := &svc.conf
 	switch svc.pool.Metric() {
 	case steering.Hash, steering.MinMisses, steering.PHash, steering.Maglev, steering.Capacity:
 	default:
 		return nil
 	}
-	id, err := svc.pick(steering.Key{Client: p.Src.Addr(), Hash: key.Hash(w.p.cfg.Seed)})
+	id, err := svc.pick(steering.Key{Client: key.Src().Addr(), Hash: key.Hash(w.p.cfg.Seed)})
 	if err != nil {
 		return nil
 	}
 	svc.pool.Release(id)
 	n := w.node(id)
-	if n == nil || n.addr.Addr().Is4() != p.Dst.Addr().Is4() && s.Forward != Tunnelled {
+	if n == nil || n.addr.Addr().Is4() != key.Dst().Addr().Is4() && s.Forward != Tunnelled {
 		return nil
 	}
 	if w.tr != nil {

@@ -128,7 +128,7 @@ func (p *Plane) interceptService(next *snapshot, no uint32) error {
 	if svc.way, ok = next.wayOf(&c); !ok {
 		return invalid("Intercept.Tunnel and MTU", maxWays, "fewer different ways over the life of a Plane")
 	}
-	svc.touch = touchTicks(svc.timers.Life(0, 0).TTL)
+	svc.touch = touchTicks(shortest(&c.Ageing, svc.timers))
 	next.services[no] = svc
 	next.inline = svc
 	return nil
@@ -143,9 +143,8 @@ func (p *Plane) interceptNodes(next *snapshot) error {
 			return fmt.Errorf("%w: node %q of Intercept.Engine and node %q have one id: give them the same steering.IDs in their Config", ErrInvalid, st.Node.Name, n.name)
 		}
 		if n == nil {
-			n = &node{no: uint32(len(next.nodes)), id: id, seen: new(witness)}
-			next.nodes = append(next.nodes, n)
-			next.byID[id] = n
+			n = &node{id: id, seen: new(witness)}
+			next.number(n)
 		}
 		n.pool, n.name, n.gone = p.inter.pool, st.Node.Name, false
 		n.addr = netip.AddrPortFrom(st.Node.Addr.Addr().Unmap(), st.Node.Addr.Port())

@@ -176,6 +176,32 @@ func TestInterceptPeers(t *testing.T) {
 	require.Empty(t, p.inter.peers)
 }
 
+// Flows of a node that is removed are forgotten with their peers.
+func TestInterceptPeersOfRemovedNodes(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		p, e := inPath(t, fam, func(c *Config) {
+			c.Intercept.Probe = func([]byte) (netip.Addr, bool) { return fam.router, true }
+		})
+		for i := range uint16(50) {
+			v, _ := p.send(tcp(ap(fam.client, 40000+i), ap(fam.elsewhere, 80), "S", 1, 0, ""))
+			require.Equal(t, Forwarded, v)
+		}
+		require.Len(t, p.inter.peers, 50)
+		_, err := e.Set(&intercept.Config{
+			Nodes: []intercept.Node{{Node: steering.Node{Name: "o2", Addr: ap(fam.n2, 0)}}}, Rules: []intercept.Rule{{Name: "lb", Targets: []string{"o2"}}},
+		})
+		require.NoError(t, err)
+		for p.Step(p.now) {
+		}
+		p.Step(p.now.Add(time.Second))
+		require.Zero(t, p.Stats().Sessions)
+		require.Empty(t, p.inter.peers)
+		v, _ := p.send(tcp(ap(fam.client, 40000), ap(fam.elsewhere, 80), "S", 1, 0, ""))
+		require.Equal(t, Forwarded, v)
+		require.Len(t, p.inter.peers, 1)
+	})
+}
+
 func TestInterceptFragments(t *testing.T) {
 	both(t, func(t *testing.T, fam family) {
 		p, _ := inPath(t, fam)

@@ -18,16 +18,18 @@ func FuzzNotes(f *testing.F) {
 	f.Add("web\x0010.0.0.1:80\x0010.0.0.2:4000\x0010.0.0.3:5000\x001 2 3 4")
 	f.Add("web\x00#6 10.0.0.2:4000 10.0.0.1:80 1f")
 	f.Add("web\x00#17 [2001:db8::2]:4000 [2001:db8::1]:80 ffffffff")
+	f.Add("\x00#passes 1f 47")
 	f.Fuzz(func(t *testing.T, text string) {
 		if n, err := parseNote(text); err == nil {
 			again, err := parseNote(n.String())
 			require.NoError(t, err, "%q", n.String())
 			require.Equal(t, n, again)
 		}
-		if c, err := parseCourse(text); err == nil {
-			again, err := parseCourse(courseText("web", &c))
+		if service, c, err := parseCourse(text); err == nil {
+			same, again, err := parseCourse(courseText(service, &c))
 			require.NoError(t, err)
 			require.Equal(t, c, again)
+			require.Equal(t, service, same)
 		}
 	})
 }

@@ -287,3 +287,23 @@ func TestPeersSpliced(t *testing.T) {
 		}
 	})
 }
+
+// In a cluster a balancer may see one direction of a connection alone: that keeps it alive, however short the idle time of its port is beside that of the
+// service, and nobody is told that it has aged.
+func TestPeersOneSidedOnPortWithItsOwnAge(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		a, _, _ := two(t, fam, func(_ *Config, s *Service) {
+			s.Ageing = clienttable.Ageing{Idle: 8 * time.Hour, CloseAtAgeing: clienttable.CloseBoth, Ports: []clienttable.PortAge{{Port: 80, Age: 2 * time.Minute}}}
+		})
+		client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		node := a.open(client)
+		for i := range uint32(20) {
+			a.now = a.now.Add(20 * time.Second)
+			for a.Step(a.now) {
+			}
+			a.forwarded(tcp(client, vip, "A", 101+i, 501, "x"), client, node)
+		}
+		require.Zero(t, a.Stats().Asked)
+		require.Zero(t, a.Stats().Resets)
+	})
+}

@@ -113,7 +113,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 			rec.lock.acquire()
 			v.tcp = rec.tcp
 			rec.lock.release()
-			known = int(rec.service) < len(snap.services) && int(rec.nodeNo) < len(snap.nodes)
+			known = int(rec.service) < len(snap.services) && int(rec.nodeNo) < len(snap.nodes) && uint32(snap.nodes[rec.nodeNo].id) == r.node
 			if rec.flags&isDelayed != 0 {
 				var ok bool
 				v.seam, ok = rec.saveSeam()

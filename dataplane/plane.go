@@ -32,15 +32,16 @@ type Plane struct {
 	pools     []*pool
 	serviceNo map[string]uint32
 	poolNo    uint32
-	told      []uint64 // octets of every node, as far as its pool knows of them
+	told      []uint64  // octets of every node, as far as its pool knows of them
+	late      []uint32  // nodes that were lost since the last Step
+	looked    time.Time // when numbers of nodes that are gone were looked for; Step's own
 	roster    roster
 	passive   passive
 
 	wmu     sync.Mutex
 	workers []*Worker
 	process sync.Mutex
-	// readers is held for reading by those who look at records outside of a batch.
-	readers sync.RWMutex
+	readers gate    // of those who look at records outside of a batch
 	own     *Worker // of Process
 
 	accel acceleration
@@ -157,8 +158,7 @@ func (p *Plane) time(tick uint32) time.Time {
 // peek calls f with the record of a session entry, if it still is that entry's, and reports whether it
 // was.
 func (p *Plane) peek(k clienttable.Flow, r ref, f func(rec *record)) bool {
-	p.readers.RLock()
-	defer p.readers.RUnlock()
+	defer p.readers.leave(p.readers.enter())
 	if now, ok := p.sessions().Peek(k); !ok || now != r {
 		return false
 	}
@@ -202,7 +202,7 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 }
 
 func (p *Plane) release(k clienttable.Flow, no uint32) {
-	if n := p.snap.Load().nodes[no]; !n.gone {
+	if n := p.snap.Load().nodes[no]; !n.gone || n.pool.inter != nil { // who intercepts remembers flows of nodes that are gone, too
 		n.pool.giveBack(k, n.id)
 	}
 }
@@ -210,10 +210,34 @@ func (p *Plane) release(k clienttable.Flow, no uint32) {
 // lose makes everything forget a node that may not keep its sessions: at once, and without
 // looking for them.
 func (p *Plane) lose(n *node) {
+	p.forgetNode(n)
+	p.late = append(p.late, n.no)
+	p.cfg.Logger.Info("node lost", "node", n.name, "addr", n.addr)
+}
+
+func (p *Plane) forgetNode(n *node) {
 	p.sessions().Invalidate(uint32(n.id))
 	p.assocs().Invalidate(uint32(n.id))
 	p.loseAccelerated(uint32(n.id))
-	p.cfg.Logger.Info("node lost", "node", n.name, "addr", n.addr)
+}
+
+// loseLate has the sessions forgotten that batches, which were under way when a node was lost, have begun with it since.
+func (p *Plane) loseLate() {
+	p.mu.Lock()
+	late := p.late
+	p.late = nil
+	p.mu.Unlock()
+	if len(late) == 0 {
+		return
+	}
+	p.quiesce()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, no := range late {
+		if n := p.snap.Load().nodes[no]; !n.keep && n.id != 0 {
+			p.forgetNode(n)
+		}
+	}
 }
 
 // SetUp reports a node's health, in every pool of the Plane that has a node of this name, and
@@ -383,6 +407,8 @@ func (p *Plane) Step(now time.Time) (more bool) {
 	p.stepPassive(now)
 	p.watchSYNs(now)
 	p.sweepFarms(now)
+	p.loseLate()
+	p.spareNumbers(now)
 	p.mu.Lock()
 	if p.stale() {
 		if err := p.refresh(); err != nil {
@@ -407,7 +433,7 @@ func (p *Plane) empty(q *pool) bool {
 
 // quiesce waits until every batch that is under way has ended, and every other look at a record.
 func (p *Plane) quiesce() {
-	pass(&p.readers)
+	p.readers.pass()
 	p.wmu.Lock()
 	ws := slices.Clone(p.workers)
 	p.wmu.Unlock()

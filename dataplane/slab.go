@@ -127,6 +127,7 @@ func (s *slab) prepare() {
 
 // giveBack puts a record into limbo.
 func (s *slab) giveBack(at uint32) {
+	s.recs[at].entries.Store(0) // also of a session that came to nothing
 	s.mu.Lock()
 	s.limbo = append(s.limbo, at)
 	crowd := len(s.limbo) > int(s.limit)/32
@@ -191,6 +192,24 @@ func (s *slab) settle() {
 			s.mem.drop(from, to)
 			return
 		}
+	}
+}
+
+// nodes calls seen with the number of the node of every session. Sessions that begin or end meanwhile may be missing.
+func (s *slab) nodes(g *gate, seen func(no uint32)) {
+	s.mu.Lock()
+	all := s.fresh
+	s.mu.Unlock()
+	for from := uint32(0); from < all; {
+		to := min(from+lookStep, all)
+		turn := g.enter() // what is in use stays what it is
+		for i := range s.recs[from:to] {
+			if rec := &s.recs[from+uint32(i)]; rec.entries.Load() > 0 {
+				seen(rec.nodeNo)
+			}
+		}
+		g.leave(turn)
+		from = to
 	}
 }
 

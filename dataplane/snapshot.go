@@ -49,7 +49,7 @@ type pool struct {
 	idle           bool // no service in force uses it
 }
 
-// node is a service node. Like a service it has a number for good.
+// node is a service node. Its number is its own until nothing names it any more, see numbers.go.
 type node struct {
 	no   uint32
 	id   steering.NodeID
@@ -59,6 +59,8 @@ type node struct {
 	seen *witness
 	keep bool // it may keep its sessions
 	gone bool // its pool does not know it any more
+
+	lives uint32 // how often it has come back after it was gone
 }
 
 // snapshot is everything a worker needs beside the tables. It is immutable; a batch uses one.
@@ -70,6 +72,7 @@ type snapshot struct {
 	byConf   map[*Service]*service
 	vips     map[netip.Prefix]*vip
 	nodes    []*node
+	spare    []uint32 // numbers of nodes that can be given to others
 	byID     map[steering.NodeID]*node
 	// ends are the addresses that nodes of NAT services answer from, with the answers that
 	// belong to sessions.
@@ -181,7 +184,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		if svc.way, ok = next.wayOf(&c); !ok {
 			return invalid(fmt.Sprintf("Service %q: Forward, Tunnel and MTU", s.Name), maxWays, "fewer different ones over the life of a Plane")
 		}
-		svc.touch = touchTicks(svc.timers.Life(0, 0).TTL)
+		svc.touch = touchTicks(shortest(&c.Ageing, svc.timers))
 		next.services[n], next.byConf[s] = svc, svc
 	}
 	if p.inter != nil {
@@ -291,15 +294,14 @@ func grouping(c *Service) clienttable.Grouping {
 func (p *Plane) publish(next *snapshot, pools []*pool) error {
 	next.labels = sync.OnceValue(func() map[uint32][]farmLabel { return farmLabels(next.services) })
 	old := p.snap.Load()
-	next.nodes = append([]*node(nil), old.nodes...)
-	next.byID = make(map[steering.NodeID]*node, len(next.nodes))
+	next.nodes, next.spare = append([]*node(nil), old.nodes...), old.spare
 	next.ends = make(map[netip.Addr][]answer)
 	for i, n := range next.nodes {
 		c := *n
 		c.gone = true
 		next.nodes[i] = &c
-		next.byID[c.id] = &c
 	}
+	next.byID = byID(next.nodes)
 	usable := make(map[*pool]int32)
 	for _, q := range pools {
 		for id, st := range q.All() {
@@ -309,9 +311,8 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 					ErrInvalid, st.Node.Name, n.name)
 			}
 			if n == nil {
-				n = &node{no: uint32(len(next.nodes)), id: id, seen: new(witness)}
-				next.nodes = append(next.nodes, n)
-				next.byID[id] = n
+				n = &node{id: id, seen: new(witness)}
+				next.number(n)
 			}
 			n.pool, n.name, n.gone = q, st.Node.Name, false
 			n.addr = netip.AddrPortFrom(st.Node.Addr.Addr().Unmap(), st.Node.Addr.Port())
@@ -354,6 +355,7 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 			delete(p.passive.bound, n.no)
 			n.seen.syns.Store(nil)
 		} else if i < len(old.nodes) && old.nodes[i].gone {
+			n.lives++
 			p.passive.looked = min(p.passive.looked, i)
 		}
 	}

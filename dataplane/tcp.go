@@ -67,6 +67,15 @@ func back(l clienttable.Life) clienttable.Life {
 // entry of the other one alive.
 const touchShare = 16
 
+// shortest is the shortest idle time of a service's sessions, whatever port they are for.
+func shortest(a *clienttable.Ageing, t *clienttable.Timers) time.Duration {
+	least := t.Life(0, 0).TTL
+	for _, p := range a.Ports {
+		least = min(least, t.Life(wire.ProtoTCP, p.Port).TTL)
+	}
+	return least
+}
+
 func touchTicks(idle time.Duration) uint32 {
 	return uint32(min(max(ticks(idle)/touchShare, 1), 1<<30))
 }
