@@ -37,7 +37,7 @@ func NewFarm[N comparable](set *Settings[N]) (*Farm[N], error) {
 	if err := f.set.validate(); err != nil {
 		return nil, err
 	}
-	f.set.Ports = slices.Clone(f.set.Ports)
+	f.set.Ports = slices.Sorted(slices.Values(f.set.Ports)) // there may be many
 	if len(f.set.Ports) == 0 {
 		f.set.Ports = []uint16{DefaultPort}
 	}
@@ -72,7 +72,8 @@ func NewFarm[N comparable](set *Settings[N]) (*Farm[N], error) {
 // Watches reports whether connections to a destination port are to be read: it is one of
 // the ports of the settings, and the farm is not off.
 func (f *Farm[N]) Watches(port uint16) bool {
-	return !f.off.Load() && slices.Contains(f.set.Ports, port)
+	_, found := slices.BinarySearch(f.set.Ports, port)
+	return found && !f.off.Load()
 }
 
 // SetOff turns the farm off or on. What it knows is kept, and grows old, while it is off.

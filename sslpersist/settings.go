@@ -3,7 +3,6 @@ package sslpersist
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -52,13 +51,15 @@ type Settings[N comparable] struct {
 func (s *Settings[N]) validate() error {
 	table := Config[N]{MaxEntries: s.MaxEntries, TTL: s.TTL, Feed: s.Feed}
 	errs := []error{table.validate()}
+	seen := make(map[uint16]bool, len(s.Ports))
 	for i, p := range s.Ports {
 		if p == 0 {
 			errs = append(errs, fmt.Errorf("sslpersist: Ports[%d] is 0: want 1 to 65535", i))
 		}
-		if slices.Index(s.Ports, p) < i {
+		if seen[p] {
 			errs = append(errs, fmt.Errorf("sslpersist: Ports[%d] is %d, as before: want each port once", i, p))
 		}
+		seen[p] = true
 	}
 	if !s.Tickets && (s.KeyPrefix != 0 || s.MaxKeys != 0 || s.MaxOnce != 0) {
 		errs = append(errs, errors.New("sslpersist: KeyPrefix, MaxKeys or MaxOnce is set without Tickets: want Tickets too"))

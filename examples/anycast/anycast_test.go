@@ -118,6 +118,7 @@ vips:
 	require.NoError(t, err)
 	for _, c := range []struct{ old, new, want string }{
 		{"version: 1", "version: 2", "1:10: version: 2: this program knows version 1"},
+		{"version: 1", "version: 0", "1:10: version: 0: this program knows version 1"},
 		{"seed: 1\n", "", "seed is missing"},
 		{"seed: 1", "seed: 1\nlinger: -1s", "linger: -1s: want 0s or more"},
 		{"seed: 1", "seed: 1\nsessions: -4", "sessions: -4"},

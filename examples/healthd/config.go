@@ -117,7 +117,7 @@ func decode(data []byte) (*config, error) {
 
 // validate finds what the types cannot say.
 func (c *config) validate(f *conf.File) {
-	if c.Version != 1 && c.Version != 0 {
+	if c.Version != 1 && f.Given("version") && !f.Faulty("version") {
 		f.Add("version", "%d: this program knows version 1", c.Version)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Checks)) {

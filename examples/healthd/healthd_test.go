@@ -227,6 +227,7 @@ files: [{path: /tmp/x, of: p}]
 	require.NoError(t, err)
 	for _, c := range []struct{ old, new, want string }{
 		{"version: 1", "version: 3", "1:10: version: 3: this program knows version 1"},
+		{"version: 1", "version: 0", "1:10: version: 0: this program knows version 1"},
 		{"{p: a}", "{p: b}", "4:"},
 		{"{p: a}", "{p: a AND}", "policies.p"},
 		{"{p: a}", "{p: q, q: p}", "cycle"},

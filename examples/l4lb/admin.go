@@ -29,8 +29,9 @@ type adminServer struct {
 	log     *slog.Logger
 	handler http.Handler
 	secrets atomic.Pointer[secrets] // nil without TCP
-	socket  net.Listener
+	socket  *net.UnixListener
 	tcp     net.Listener
+	bodies  time.Duration // how long the body of a request may take
 }
 
 // secrets are what the TCP listener needs.
@@ -63,7 +64,7 @@ func (a admin) readSecrets() (*secrets, error) {
 
 // openAdmin opens the listeners.
 func openAdmin(a admin, log *slog.Logger, handler http.Handler) (s *adminServer, err error) {
-	s = &adminServer{conf: a, log: log, handler: handler}
+	s = &adminServer{conf: a, log: log, handler: handler, bodies: 10 * time.Second}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -101,13 +102,16 @@ func (s *adminServer) readSecrets() (*secrets, error) {
 }
 
 // listenUnix opens a socket for its owner only, in place of one that nobody listens on any more.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin: socket: %w; fix: set admin.socket in the file", err)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("admin: socket %s: another instance listens on it; fix: stop that one, or set admin.socket in the file", path)
+		return nil, fmt.Errorf("admin: socket %s: another instance listens on it; fix: stop that one and wait for its end, or set admin.socket in the file", path)
+	}
+	if st, err := os.Stat(path); err == nil && st.Mode()&os.ModeSocket == 0 {
+		return nil, fmt.Errorf("admin: socket %s: there is something else, which is left alone; fix: set admin.socket in the file to a path of its own", path)
 	}
 	// It gets its name only once nobody else may open it.
 	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
@@ -124,6 +128,7 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
+// close is the last thing that is done: who listens keeps a second instance from beginning, and so from what this one has yet to undo.
 func (s *adminServer) close() {
 	if s.socket != nil {
 		s.socket.Close()
@@ -134,7 +139,12 @@ func (s *adminServer) close() {
 	}
 }
 
-// run serves until ctx is done.
+// open is a listener that goes on listening when a server closes it, but gives nobody to it any more.
+type open struct{ *net.UnixListener }
+
+func (l open) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
+
+// run serves until ctx is done. Then nobody is answered any more.
 func (s *adminServer) run(ctx context.Context) error {
 	type door struct {
 		l     net.Listener
@@ -142,7 +152,7 @@ func (s *adminServer) run(ctx context.Context) error {
 	}
 	var doors []door
 	if s.socket != nil {
-		doors = append(doors, door{s.socket, s.guard(s.handler, false)})
+		doors = append(doors, door{open{s.socket}, s.guard(s.handler, false)})
 	}
 	if s.tcp != nil {
 		doors = append(doors, door{s.tcp, s.guard(s.handler, true)})
@@ -168,7 +178,6 @@ func (s *adminServer) run(ctx context.Context) error {
 			srv.Close()
 		}
 	}
-	s.close()
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, fs.ErrClosed) {
 		err = nil
 	}
@@ -185,6 +194,9 @@ func (s *adminServer) guard(next http.Handler, tcp bool) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'")
 		h.Set("Cache-Control", "no-store")
+		if r.ContentLength != 0 { // also who is refused would else keep the connection, by a body that never ends
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodies))
+		}
 		if why := s.foreign(r, tcp); why != "" {
 			s.refuse(w, r, http.StatusForbidden, why)
 			return

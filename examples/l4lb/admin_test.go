@@ -1,16 +1,23 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lbprim/lbprim/internal/testenv"
@@ -113,6 +120,72 @@ func TestListenUnix(t *testing.T) {
 	l, err = listenUnix(path)
 	require.NoError(t, err, "nobody listens any more")
 	l.Close()
+	// What is no socket is not taken for one.
+	file := filepath.Join(t.TempDir(), "l4lb.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("version: 1"), 0o600))
+	for _, path := range []string{file, filepath.Dir(file)} {
+		_, err = listenUnix(path)
+		require.ErrorContains(t, err, path+": there is something else, which is left alone")
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "version: 1", string(text))
+}
+
+// TestSocketUntilTheEnd: who ends, and still has something to undo, is told from who has ended; and the socket of the next one stays.
+func TestSocketUntilTheEnd(t *testing.T) {
+	path := filepath.Join(testenv.SocketDir(t), "s")
+	began, end := make(chan struct{}), make(chan struct{})
+	s, err := openAdmin(admin{Socket: path}, slog.New(slog.DiscardHandler), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(began)
+		<-r.Context().Done() // a trace, such as it is
+	}))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(end)
+		assert.NoError(t, s.run(ctx))
+	}()
+	cl := &client{socket: path}
+	called := make(chan error)
+	go func() { called <- cl.call(t.Context(), http.MethodGet, "/api/v1/trace", nil, io.Discard) }()
+	<-began
+	cancel()
+	<-end
+	<-called
+	_, err = listenUnix(path)
+	require.ErrorContains(t, err, "another instance listens on it; fix: stop that one and wait for its end")
+	s.close()
+	require.NoFileExists(t, path)
+	l, err := listenUnix(path)
+	require.NoError(t, err)
+	l.Close()
+}
+
+// TestSlowBody: nobody keeps a connection by a body that never ends, least of all who is refused.
+func TestSlowBody(t *testing.T) {
+	path := filepath.Join(testenv.SocketDir(t), "s")
+	s, err := openAdmin(admin{Socket: path}, slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var v any
+		assert.Error(t, readJSON(r, &v))
+		replyError(w, http.StatusBadRequest, errors.New("x"))
+	}))
+	require.NoError(t, err)
+	defer s.close()
+	s.bodies = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = s.run(ctx) }()
+	for _, host := range []string{"l4lb", "elsewhere.example"} {
+		c, err := net.Dial("unix", path)
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(c, "PUT /api/v1/drain HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{", host)
+		require.NoError(t, err)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(30*time.Second)))
+		_, err = io.Copy(io.Discard, c)
+		require.NoError(t, err, "it is still open")
+		c.Close()
+	}
 }
 
 func TestOpenAPIOfStreams(t *testing.T) {
@@ -121,5 +194,28 @@ func TestOpenAPIOfStreams(t *testing.T) {
 		done := paths[path].(map[string]any)["get"].(map[string]any)["responses"].(map[string]any)["200"].(map[string]any)["content"].(map[string]any)
 		require.Len(t, done, 1, path)
 		require.Contains(t, done, want, path)
+	}
+}
+
+// TestQueries: a filter that is mistyped is not one that takes more.
+func TestQueries(t *testing.T) {
+	handler := (&instance{}).handler()
+	for _, c := range []struct{ method, path, want string }{
+		{"DELETE", "/api/v1/sessions?service=web&nodee=a", `query: "nodee": unknown; did you mean node?`},
+		{"DELETE", "/api/v1/sessions?service=web&state=up", `query: "state": unknown; known are service, node, client, vip, protocol, all`},
+		{"DELETE", "/api/v1/sessions?node=a&node=b", "node: given 2 times: want it once"},
+		{"DELETE", "/api/v1/sessions?service=web&node=%zz", `query: invalid URL escape "%zz"`},
+		{"DELETE", "/api/v1/sessions?service=web;node=a", "query: invalid semicolon separator in query"},
+		{"DELETE", "/api/v1/sessions?client=10.0.0.1/33", `client: "10.0.0.1/33": want an address, a network, or an address and port`},
+		{"DELETE", "/api/v1/sessions?all=yes", "want a filter, or all=1 for all sessions"},
+		{"GET", "/api/v1/trace?dropped=yes", `dropped: "yes": want 1 or 0`},
+		{"GET", "/api/v1/explain?src=192.0.2.1:1&dest=192.0.2.2:2", `query: "dest": unknown; did you mean dst?`},
+	} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil))
+		require.Equal(t, http.StatusBadRequest, w.Code, c.path)
+		var e errorReply
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &e))
+		require.Equal(t, c.want, e.Error)
 	}
 }

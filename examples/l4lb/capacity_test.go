@@ -35,14 +35,26 @@ func TestReloadCapacity(t *testing.T) {
 
 	more := decoded("sessions: 30", "sessions: 1000", "associations: 40", "associations: 3000", "version: 1", "version: 1\nforeign: drop\nping-nodes: -1")
 	require.Empty(t, fixedChanges(x.conf, more))
-	// Nothing of it where a later step fails.
-	steps, _, err := x.steps(more)
-	require.NoError(t, err)
-	require.Equal(t, []string{"the number of sessions", "the number of associations", "foreign packets and pings"}, []string{steps[0].Name, steps[1].Name, steps[2].Name})
-	late := errors.New("too late")
-	require.ErrorIs(t, conf.Transact(append(steps, conf.Step{Name: "late", Do: func() error { return late }, Undo: func() error { return nil }})), late)
-	require.Equal(t, [4]int{30, 30, 0, 40}, totals())
-	require.Equal(t, "passed", x.ask(t, "203.0.113.9", 1), "foreign")
+	// Room is made before all else, since that may fail, and given up last; nothing of it is left where another step fails.
+	names := func(c *config) (names []string) {
+		steps, _, err := x.steps(c)
+		require.NoError(t, err)
+		for _, s := range steps {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	require.Equal(t, []string{"the number of sessions", "the number of associations", "the routes", "the policies", "the checks", "foreign packets and pings"}, names(more))
+	less := decoded("sessions: 30", "sessions: 20", "associations: 40", "associations: 3000", "version: 1", "version: 1\nping-nodes: 2\nstate: {file: "+t.TempDir()+"/state}")
+	require.Equal(t, []string{"the number of associations", "the routes", "the policies", "the checks", "the state file", "the number of sessions", "foreign packets and pings"}, names(less))
+	for _, c := range []*config{more, less} {
+		steps, _, err := x.steps(c)
+		require.NoError(t, err)
+		late := errors.New("too late")
+		require.ErrorIs(t, conf.Transact(append(steps, conf.Step{Name: "late", Do: func() error { return late }, Undo: func() error { return nil }})), late)
+		require.Equal(t, [4]int{30, 30, 0, 40}, totals())
+		require.Equal(t, "passed", x.ask(t, "203.0.113.9", 1), "foreign")
+	}
 
 	require.NoError(t, x.apply(more))
 	require.Equal(t, [4]int{30, 1000, 0, 3000}, totals())
@@ -88,4 +100,45 @@ func TestReloadRefused(t *testing.T) {
 	require.NoError(t, x.apply(c))
 	require.FileExists(t, c.State.File)
 	require.Equal(t, c.State, x.conf.State)
+}
+
+// TestConsequences: what diff says of sessions is what becomes of them.
+func TestConsequences(t *testing.T) {
+	const a, b = `{name: a, address: "10.0.0.1:53"}`, `{name: b, address: "10.0.0.2:53", weight: 3}`
+	for _, c := range []struct {
+		replace []string
+		want    []string
+		after   string // what a question to a then gets
+	}{
+		{[]string{"weight: 3", "weight: 4"}, nil, "10.0.0.1"},
+		{[]string{a + ", ", ""}, []string{"the sessions of dns/a end"}, "10.0.0.2"},
+		{[]string{a, strings.Replace(a, ":53", `:53", admin: "disabled`, 1)}, []string{"the sessions of dns/a end, as it is disabled"}, "10.0.0.2"},
+		{[]string{a, strings.Replace(a, ":53", `:53", admin: "draining`, 1)}, nil, "10.0.0.1"},
+		{[]string{a, strings.Replace(a, "0.1", "0.9", 1)}, []string{"sessions of dns/a stay at 10.0.0.1:53 until they end; new ones go to 10.0.0.9:53"}, "10.0.0.1"},
+		{
+			[]string{a, `{name: a, address: "[2001:db8::1]:53"}`, b, `{name: b, address: "[2001:db8::2]:53"}`, "vip: 192.0.2.53", `vip: "2001:db8::53"`},
+			[]string{"sessions of dns/a stay at 10.0.0.1:53 until they end, and it is not checked any more", "sessions of dns/b stay at 10.0.0.2:53 until they end, and it is not checked any more"}, "10.0.0.1",
+		},
+		{
+			[]string{"  dns:\n", "  names:\n", "farm: dns", "farm: names"},
+			[]string{"sessions of dns/a stay at 10.0.0.1:53 until they end, and it is not checked any more", "sessions of dns/b stay at 10.0.0.2:53 until they end, and it is not checked any more"}, "10.0.0.1",
+		},
+	} {
+		t.Run(strings.Join(c.replace, " -> "), func(t *testing.T) {
+			x := newInProcess(t, reloadFile)
+			port := 40000
+			for x.ask(t, "192.0.2.53", port) != "10.0.0.1" {
+				port++
+			}
+			next, err := decode([]byte(strings.NewReplacer(c.replace...).Replace(reloadFile)))
+			require.NoError(t, err)
+			require.Equal(t, c.want, consequences(x.conf, next))
+			require.NoError(t, x.apply(next))
+			for range 3 {
+				x.plane.Step(time.Now())
+				require.Equal(t, c.after, x.ask(t, "192.0.2.53", port))
+			}
+			x.exporting.close()
+		})
+	}
 }

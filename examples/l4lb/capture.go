@@ -39,7 +39,13 @@ func parseWatch(q url.Values) (f dataplane.Filter, err error) {
 	if s.node != "" {
 		f.Nodes = []string{s.node}
 	}
-	f.Dropped = q.Get("dropped") == "1"
+	switch text := q.Get("dropped"); text {
+	case "", "0":
+	case "1":
+		f.Dropped = true
+	default:
+		return f, fmt.Errorf("dropped: %q: want 1 or 0", text)
+	}
 	if text := q.Get("reason"); text != "" {
 		var r dataplane.Reason
 		if err := r.UnmarshalText([]byte(text)); err != nil {
@@ -154,6 +160,9 @@ func captureCommand() cli.Command {
 			cl := &client{}
 			cl.flags(f)
 			return func(ctx context.Context, std cli.IO, _ []string) error {
+				if *packets < 1 || *snap < 0 {
+					return cli.Usage("-n %d -snaplen %d: want a number of packets from 1 on, and of octets, or 0 for all", *packets, *snap)
+				}
 				q := filter()
 				q.Set("packets", strconv.Itoa(*packets))
 				if *snap > 0 {
@@ -189,6 +198,9 @@ func traceCommand() cli.Command {
 			cl := &client{}
 			cl.flags(f)
 			return func(ctx context.Context, std cli.IO, _ []string) error {
+				if *packets < 0 {
+					return cli.Usage("-n %d: want a number of packets, or 0 to go on", *packets)
+				}
 				resp, err := cl.open(ctx, http.MethodGet, "/api/v1/trace?"+filter().Encode(), nil)
 				if err != nil {
 					return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lbprim/lbprim/examples/internal/cli"
 	"github.com/lbprim/lbprim/examples/internal/conf"
+	"github.com/lbprim/lbprim/steering"
 )
 
 func runCommand() cli.Command {
@@ -165,16 +166,20 @@ func diffCommand() cli.Command {
 func consequences(old, c *config) (notes []string) {
 	for name, fm := range old.Farms {
 		now := c.Farms[name]
+		gone := now == nil || now.is4() != fm.is4() // of the other family it begins anew
 		for _, n := range fm.Nodes {
-			full := nodeName(name, n.Name)
-			if now == nil {
-				notes = append(notes, "the sessions of "+full+" end")
-				continue
+			full, i := nodeName(name, n.Name), -1
+			if !gone {
+				i = slices.IndexFunc(now.Nodes, func(x *node) bool { return x.Name == n.Name })
 			}
-			i := slices.IndexFunc(now.Nodes, func(x *node) bool { return x.Name == n.Name })
 			switch {
+			case n.Admin == steering.Disabled: // it has none
+			case gone:
+				notes = append(notes, "sessions of "+full+" stay at "+n.Address.String()+" until they end, and it is not checked any more")
 			case i < 0:
 				notes = append(notes, "the sessions of "+full+" end")
+			case now.Nodes[i].Admin == steering.Disabled:
+				notes = append(notes, "the sessions of "+full+" end, as it is disabled")
 			case now.Nodes[i].Address != n.Address:
 				notes = append(notes, "sessions of "+full+" stay at "+n.Address.String()+" until they end; new ones go to "+now.Nodes[i].Address.String())
 			}

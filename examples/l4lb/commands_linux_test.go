@@ -168,6 +168,7 @@ func (p *process) doors(t *testing.T) {
 		{"GET", "/api/v1/explain?src=x&dst=y", "src \"x\": want an address and port"},
 		{"GET", "/api/v1/sessions?limit=-1", "limit: \"-1\": want 0 or more"},
 		{"DELETE", "/api/v1/sessions", "want a filter, or all=1"},
+		{"DELETE", "/api/v1/sessions?service=web4&nodes=v4/s1", `query: "nodes": unknown; did you mean node?`},
 		{"PUT", "/api/v1/nodes/v4/s9", `there is no node "v4/s9"`},
 		{"GET", "/nowhere", "404"},
 	} {

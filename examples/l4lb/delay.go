@@ -148,12 +148,16 @@ func (s *service) delay(old, next *pools) (*dataplane.Delay, error) {
 		}
 	}
 	if d.Persist != nil {
-		settings := fmt.Sprint(*d.Persist, s.Port)
+		ports := s.match().DstPort
+		settings := fmt.Sprint(*d.Persist, ports)
 		known := old.tls[s.Name]
 		if known == nil || known.settings != settings {
 			set := &sslpersist.Settings[steering.NodeID]{MaxEntries: d.Persist.Sessions, TTL: d.Persist.Idle, Tickets: d.Persist.Tickets, ClientAddr: d.Persist.Clients}
-			if p := s.match().DstPort; p.First != 0 && p.First == p.Last {
-				set.Ports = []uint16{p.First}
+			if ports.IsAny() {
+				ports.Last = 65535
+			}
+			for p := max(1, int(ports.First)); p <= int(ports.Last); p++ {
+				set.Ports = append(set.Ports, uint16(p)) //nolint:gosec // a port
 			}
 			farm, err := sslpersist.NewFarm(set)
 			for _, e := range joined(err) {

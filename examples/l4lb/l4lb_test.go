@@ -72,6 +72,11 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"explain", "x", "-src", "1.2.3.4", "-dst", "1.2.3.4:5"}, `-src "1.2.3.4": want an address and port`},
 		{[]string{"explain", "x", "-src", "1.2.3.4:1", "-dst", "1.2.3.4:5", "-proto", "any"}, `-proto "any": want tcp`},
 		{[]string{"run", "-bogus", "x"}, "bogus"},
+		{[]string{"top", "-n", "-1"}, "-n -1: want a number of rounds, or 0 to go on"},
+		{[]string{"trace", "-n", "-1"}, "-n -1: want a number of packets, or 0 to go on"},
+		{[]string{"capture", "-n", "0"}, "-n 0 -snaplen 0: want a number of packets from 1 on"},
+		{[]string{"capture", "-snaplen", "-1"}, "-snaplen -1: want a number of packets from 1 on, and of octets, or 0 for all"},
+		{[]string{"sessions", "-limit", "-1"}, "-limit -1: want 0 or more"},
 	} {
 		status, _, errs := invoke(t, c.args...)
 		require.Equal(t, 2, status, c.args)

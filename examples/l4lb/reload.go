@@ -49,8 +49,8 @@ func (in *instance) apply(c *config) error {
 	return nil
 }
 
-// steps is the way from the configuration in force to c: first what others may refuse, then what costs nobody a session, and at last the nodes,
-// since the sessions of a node that is taken away are gone. commit ends it and cannot fail.
+// steps is the way from the configuration in force to c: first what others may refuse, then what costs nobody a session, then the nodes,
+// since the sessions of a node that is taken away are gone, and at last what new sessions may be refused for. commit ends it and cannot fail.
 func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err error) {
 	old, was := in.conf, in.exporting
 	moved := c.State.path() != "" && c.State.path() != old.State.path()
@@ -81,7 +81,8 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 	if err != nil {
 		return nil, nil, err
 	}
-	steps = append(steps, in.capacity(old, c)...)
+	more, less := in.capacity(old, c)
+	steps = append(steps, more...)
 	now := was
 	if old.Flows == nil || c.Flows == nil || *old.Flows != *c.Flows {
 		steps = append(steps, conf.Step{Name: "the flow export", Do: func() (err error) {
@@ -134,7 +135,7 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		return err
 	}})
 	if moved {
-		// The last step, since what a file held before does not come back.
+		// What a file held before does not come back. What follows hardly fails.
 		steps = append(steps, conf.Step{Name: "the state file", Do: func() error {
 			if err := in.saveTo(c.State.path()); err != nil {
 				return fmt.Errorf("state.file: %w", err)
@@ -142,7 +143,7 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 			return nil
 		}, Undo: func() error { return nil }})
 	}
-	return steps, func() {
+	return append(steps, less...), func() {
 		in.conf, in.pools, in.table, in.wishes, in.exporting = c, next, table, wish, now
 		in.admin.secrets.Store(secrets)
 		if was != now {
@@ -157,32 +158,40 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 	}, nil
 }
 
-// capacity is the way to another number of sessions and of clients remembered, and to what happens to foreign packets and pings.
-func (in *instance) capacity(old, c *config) (steps []conf.Step) {
-	step := func(name string, set func(c *config) error) {
-		steps = append(steps, conf.Step{Name: name, Do: func() error { return set(c) }, Undo: func() error { return set(old) }})
+// capacity is the way to another number of sessions and of clients remembered, which takes memory where there are to be more, and to what happens
+// to foreign packets and pings.
+func (in *instance) capacity(old, c *config) (more, less []conf.Step) {
+	step := func(name string, set func(c *config) error) conf.Step {
+		return conf.Step{Name: name, Do: func() error { return set(c) }, Undo: func() error { return set(old) }}
 	}
-	named := func(key string, value int, err error) error {
-		if err != nil {
-			return fmt.Errorf("%s: %d: %w", key, value, err)
-		}
-		return nil
-	}
-	if c.sessions() != old.sessions() {
-		step("the number of sessions", func(c *config) error { return named("sessions", c.Sessions, in.plane.SetMaxSessions(c.Sessions)) })
-	}
-	if c.associations() != old.associations() {
-		step("the number of associations", func(c *config) error {
-			return named("associations", c.Associations, in.plane.SetMaxAssociations(c.Associations))
+	for _, n := range []struct {
+		key string
+		of  func(c *config) int
+		set func(n int) error
+	}{
+		{"sessions", (*config).sessions, in.plane.SetMaxSessions},
+		{"associations", (*config).associations, in.plane.SetMaxAssociations},
+	} {
+		change := step("the number of "+n.key, func(c *config) error {
+			if err := n.set(n.of(c)); err != nil {
+				return fmt.Errorf("%s: %d: %w", n.key, n.of(c), err)
+			}
+			return nil
 		})
+		switch was, is := n.of(old), n.of(c); {
+		case is > was:
+			more = append(more, change)
+		case is < was:
+			less = append(less, change)
+		}
 	}
 	if c.Foreign != old.Foreign || c.PingNodes != old.PingNodes {
-		step("foreign packets and pings", func(c *config) error {
+		less = append(less, step("foreign packets and pings", func(c *config) error {
 			in.plane.SetPingNodes(c.PingNodes)
 			return in.plane.SetForeign(c.Foreign)
-		})
+		}))
 	}
-	return steps
+	return more, less
 }
 
 // adviseChanged has the plane look again at the nodes of which its agent's limit of sessions, or the agent, is another one.

@@ -3,14 +3,18 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lbprim/lbprim/dataplane"
+	"github.com/lbprim/lbprim/examples/internal/conf"
 	"github.com/lbprim/lbprim/steering"
 )
 
@@ -60,12 +64,41 @@ func routes() []route {
 	}
 }
 
+// checkQuery refuses what is not known, or said twice, in the query of an operation that has one: a filter that is mistyped must not be one that takes
+// more.
+func (rt *route) checkQuery(r *http.Request) error {
+	if rt.query == nil {
+		return nil
+	}
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return badRequest("query: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		if !slices.ContainsFunc(rt.query, func(p param) bool { return p.name == name }) {
+			known := make([]string, len(rt.query))
+			for i, p := range rt.query {
+				known[i] = p.name
+			}
+			return badRequest("query: %q: unknown; %s", name, conf.Nearest(name, known))
+		}
+		if n := len(q[name]); n > 1 {
+			return badRequest("%s: given %d times: want it once", name, n)
+		}
+	}
+	return nil
+}
+
 // handler serves the admin interface behind its guard.
 func (in *instance) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes() {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
-			v, err := rt.do(in, w, r)
+			var v any
+			err := rt.checkQuery(r)
+			if err == nil {
+				v, err = rt.do(in, w, r)
+			}
 			var asked *requestError
 			switch {
 			case err == nil && v == nil: // it has answered

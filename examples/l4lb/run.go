@@ -76,12 +76,7 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 	if in.admin, err = openAdmin(c.Admin, log, in.handler()); err != nil {
 		return err
 	}
-	serving := false
-	defer func() {
-		if !serving {
-			in.admin.close()
-		}
-	}()
+	defer in.admin.close()
 	if c.Device.Type == afpacketDevice && !opt.noSetup {
 		defer in.quiet.Close()
 		if err := in.quiet.set(c.routed()); errors.Is(err, errPermission) {
@@ -134,7 +129,6 @@ func run(ctx context.Context, file string, log *slog.Logger, opt runOptions) (er
 		return err
 	}
 	in.restore(saved)
-	serving = true
 	background("health checks", in.roster.Run)
 	background("admin", in.admin.run)
 	background("state", in.keepState)

@@ -68,6 +68,9 @@ func topCommand() cli.Command {
 				if *every < 100*time.Millisecond {
 					return cli.Usage("-every %v: want 100ms or more", *every)
 				}
+				if *rounds < 0 {
+					return cli.Usage("-n %d: want a number of rounds, or 0 to go on", *rounds)
+				}
 				return top(ctx, cl, std.Out, *every, *rounds)
 			}
 		},
@@ -238,6 +241,9 @@ func sessionsCommand() cli.Command {
 			cl := &client{}
 			cl.flags(f)
 			return func(ctx context.Context, std cli.IO, _ []string) error {
+				if *limit < 0 {
+					return cli.Usage("-limit %d: want 0 or more", *limit)
+				}
 				query := url.Values{}
 				for name, value := range q {
 					if *value != "" {

@@ -213,6 +213,7 @@ func TestFaults(t *testing.T) {
 		{2, "-sessions -1: want 1 to", []string{"run", "-sessions", "-1", good, good}},
 		{2, "-flows -2: want a number", []string{"diff", "-flows", "-2", good, good, good}},
 		{1, "x.yaml:2:11: sessions: -4: want 1 to", []string{"run", write(t, "x.yaml", strings.Replace(fmt.Sprintf(file, "hash", ""), "device:", "sessions: -4\ndevice:", 1)), good}},
+		{1, "x.yaml:1:10: version: 0: this program knows version 1", []string{"run", write(t, "x.yaml", strings.Replace(fmt.Sprintf(file, "hash", ""), "version: 1", "version: 0", 1)), good}},
 		{1, "no such file", []string{"run", good, "/no/such"}},
 		{1, good, []string{"run", good, good}},
 		{1, "has no such node", []string{"run", "-down", "web/z", good, good}},

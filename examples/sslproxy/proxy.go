@@ -7,10 +7,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/klauspost/compress/gzhttp"
@@ -119,10 +121,13 @@ func (p *proxy) serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// identify passes on what is known of the client from its certificate, and nothing that it says itself.
+// identify passes on what is known of the client from its certificate, and nothing that it says itself, also not to servers that read fields
+// through environment variables, where - is _ (RFC 3875, section 4.1.18).
 func identify(h http.Header, t *tls.ConnectionState) {
-	h.Del(headerSubject)
-	h.Del(headerFingerprint)
+	maps.DeleteFunc(h, func(name string, _ []string) bool {
+		plain := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+		return plain == headerSubject || plain == headerFingerprint || plain != name && strings.HasPrefix(plain, "X-Forwarded-")
+	})
 	if t == nil || len(t.VerifiedChains) == 0 {
 		return
 	}

@@ -198,6 +198,16 @@ func TestClientCertificates(t *testing.T) {
 	require.Equal(t, "|0|127.0.0.1", body, "what clients say of themselves is not passed on")
 	_, err := r.client(t, newAuthority(t).issue(t, t.TempDir(), "mallory", 5)).Get("https://a.example/") //nolint:bodyclose // there is none
 	require.Error(t, err)
+	// Nor to servers for which - and _ are one.
+	careless := newRig(t, func(c *config) { c.clientCA = file }, func(w http.ResponseWriter, r *http.Request) {
+		for name, values := range r.Header {
+			if plain := strings.ToUpper(strings.ReplaceAll(name, "_", "-")); strings.HasPrefix(plain, "X-CLIENT-CERT") || plain == "X-FORWARDED-FOR" {
+				fmt.Fprintln(w, plain, values)
+			}
+		}
+	})
+	_, body = get(t, careless.client(t), "https://a.example/", "X_Client-Cert_Subject", "CN=root", "x_client_cert_sha256", "00", "X_Forwarded_For", "192.0.2.1", "X_Other", "1")
+	require.Equal(t, "X-FORWARDED-FOR [127.0.0.1]\n", body)
 
 	r = newRig(t, func(c *config) { c.clientCA, c.requireClient = file, true }, show)
 	_, err = r.client(t).Get("https://a.example/") //nolint:bodyclose // there is none

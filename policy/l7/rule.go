@@ -72,7 +72,7 @@ func (a Action) Validate() error {
 	switch {
 	case a.Do == Reply && (a.Code < 200 || a.Code > 599):
 		fault("code", a.Code, "want a status code from 200 to 599")
-	case a.Do == Redirect && a.Code != 0 && (a.Code < 300 || a.Code > 308 || a.Code == 304 || a.Code == 305 || a.Code == 306):
+	case a.Do == Redirect && a.Code != 0 && (a.Code < 301 || a.Code > 308 || a.Code == 304 || a.Code == 305 || a.Code == 306):
 		fault("code", a.Code, "want 301, 302, 303, 307 or 308")
 	case a.Do != Reply && a.Do != Redirect && a.Code != 0:
 		fault("code", a.Code, "want none")
