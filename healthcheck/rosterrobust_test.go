@@ -2,6 +2,7 @@ package healthcheck_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -110,5 +111,43 @@ func TestRosterElementRemovedAndAdded(t *testing.T) {
 		require.Equal(t, healthcheck.Active, p.State) // as its server was when the element was not there
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
+	})
+}
+
+// What could not be asked, for a reason on this machine, is said of a port and a server that have not been up, with the cause.
+func TestRosterTellsLocalFailures(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		local := func(what string) healthcheck.Prober {
+			return healthcheck.ProberFunc(func(_ context.Context, a netip.AddrPort) healthcheck.Result {
+				return healthcheck.Undecided("test", a, errors.New(what))
+			})
+		}
+		setup := healthcheck.Setup{
+			Elements: []healthcheck.Check{{ID: "e", Target: netip.AddrPortFrom(s2, 80), Prober: local("no descriptors")}},
+			Servers:  []healthcheck.Server{plain("a", s1, local("no route")), plain("b", s2, new(fake)), plain("c", s2, nil)},
+		}
+		setup.Servers[1].Echo = local("no permission")
+		setup.Servers[2].Ports = []healthcheck.Port{{Port: 80, Element: "e"}}
+		g := newRig(t, setup)
+		time.Sleep(20 * time.Second)
+		for server, want := range map[string]string{"a": "local: no route", "b": "local: no permission", "c": "local: no descriptors"} {
+			st := g.port(server, "80")
+			require.False(t, st.Usable)
+			require.ErrorIs(t, st.Err, healthcheck.ErrLocal)
+			require.ErrorContains(t, st.Err, want)
+			text, err := g.Explain(server, "80")
+			require.NoError(t, err)
+			require.Contains(t, text, want)
+		}
+		st, _ := g.Server("b")
+		require.ErrorContains(t, st.Err, "local: no permission")
+		// Of what is up it is not said: it says nothing.
+		ok := new(fake)
+		setup.Servers = setup.Servers[:1]
+		setup.Servers[0] = plain("a", s1, ok)
+		require.NoError(t, g.Set(setup))
+		time.Sleep(20 * time.Second)
+		g.want("a", "80", healthcheck.Active, true)
+		require.NoError(t, g.port("a", "80").Err)
 	})
 }

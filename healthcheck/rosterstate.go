@@ -115,6 +115,8 @@ func (s *rserver) echoed(r Result, check State) Event {
 			return rise(s.effective())
 		}
 		return PassOnce
+	case s.state == Enabled || s.state == Testing:
+		s.err = r.Err // nothing else is known
 	}
 	return NoEvent
 }
@@ -287,7 +289,8 @@ type ServerStatus struct {
 	// Agent is the sum of what the agent said: the last word of each kind. Nil if
 	// it said nothing.
 	Agent *AgentReport `json:"agent,omitempty"`
-	// Err is that of the last failed echo, while it is the last.
+	// Err is that of the last failed echo, while it is the last; of a server that has not been up also
+	// of one that could not be made.
 	Err error `json:"-"`
 	// RampFrom is the start of the server's slow start.
 	RampFrom time.Time `json:"rampFrom,omitzero"`

@@ -94,6 +94,23 @@ func (r *Roster) SetPortAdmin(server, port string, a Admin) error {
 	return err
 }
 
+// status is that of a port, with why its check, or its server's, says nothing. r.mu is held.
+func (r *Roster) status(p *rport) PortStatus {
+	st := p.status()
+	switch {
+	case st.Usable:
+	case !p.server.state.KeepsSessions():
+		st.Err = p.server.err
+	case st.Err == nil && (p.by.kind == byElement || p.by.kind == byCheck):
+		for _, id := range r.idsOf(p) {
+			if check, ok := r.m.Status(id); ok && check.Verdict == Inconclusive {
+				st.Err = check.Err
+			}
+		}
+	}
+	return st
+}
+
 // Port returns the status of a port.
 func (r *Roster) Port(server, port string) (PortStatus, bool) {
 	r.mu.Lock()
@@ -102,7 +119,7 @@ func (r *Roster) Port(server, port string) (PortStatus, bool) {
 	if err != nil {
 		return PortStatus{}, false
 	}
-	return p.status(), true
+	return r.status(p), true
 }
 
 // Server returns the status of a server.
@@ -122,7 +139,7 @@ func (r *Roster) Ports() iter.Seq[PortStatus] {
 	var all []PortStatus
 	for _, s := range r.servers {
 		for _, p := range s.ports {
-			all = append(all, p.status())
+			all = append(all, r.status(p))
 		}
 	}
 	r.mu.Unlock()
@@ -153,7 +170,7 @@ func (r *Roster) Explain(server, port string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	st := p.status()
+	st := r.status(p)
 	text := fmt.Sprintf("%s/%s is %v by %s", server, port, st.State, st.By)
 	if p.by.kind == byPolicy || p.by.kind == byVirtualPolicy {
 		x, _ := r.policies.Explain(p.by.name, r.truth)

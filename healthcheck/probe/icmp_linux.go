@@ -131,16 +131,15 @@ func (c *echoFile) send(b []byte) error {
 
 func (c *echoFile) read(b []byte) (n int, err error) {
 	e := c.rawConn.Read(func(fd uintptr) bool {
-		for {
-			var from unix.Sockaddr
-			err = ignoringEINTR(func() (err error) {
-				n, from, err = unix.Recvfrom(int(fd), b, 0)
-				return err
-			})
-			if err != nil || !c.foreign(from) {
-				return !errors.Is(err, unix.EAGAIN)
-			}
+		var from unix.Sockaddr
+		err = ignoringEINTR(func() (err error) {
+			n, from, err = unix.Recvfrom(int(fd), b, 0)
+			return err
+		})
+		if err == nil && c.foreign(from) {
+			n = 0 // nobody's: the next read looks at the deadline first
 		}
+		return !errors.Is(err, unix.EAGAIN)
 	})
 	if e != nil {
 		return 0, e

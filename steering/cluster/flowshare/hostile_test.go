@@ -111,3 +111,26 @@ func TestDigestsOfWhoDoesNotRead(t *testing.T) {
 type deaf struct{}
 
 func (deaf) Send(Member, []byte, bool) bool { return false }
+
+// TestDigestsInARow: who asks all the time does not put off the answer for ever, his or that of others.
+func TestDigestsInARow(t *testing.T) {
+	l, k, other := pair(t, Config{})
+	now := time.Unix(1000, 0)
+	answered := func() (n int) {
+		for _, b := range k.frames {
+			m, err := parseFrame(b)
+			require.NoError(t, err)
+			if m.kind == kindDiff {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 250 {
+		now = now.Add(4 * time.Millisecond)
+		require.NoError(t, l.Receive(now, other, digestFrame(5, l.view.digest, uint64(i), make([]uint64, 8))))
+		l.Step(now)
+	}
+	require.Greater(t, answered(), 20, "in a second")
+	require.Less(t, answered(), 60, "many are answered at once")
+}

@@ -42,7 +42,7 @@ type Layer struct {
 	sweepAt    time.Time
 	settled    time.Time // when items that are none of ours any more may go
 	repairAt   time.Time
-	answerAt   time.Time // when digests are answered
+	answerAt   time.Time // when digests are answered; zero: none waits
 }
 
 // An op is an announcement, or a withdrawal if value is zero.

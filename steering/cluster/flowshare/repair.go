@@ -111,7 +111,7 @@ func (l *Layer) compare(peers []*peer) {
 const answerWait = 20 * time.Millisecond
 
 func (l *Layer) onDigest(p *peer, m *message) {
-	if !l.answerAt.After(l.now) {
+	if l.answerAt.IsZero() { // the first one: others do not put it off
 		l.answerAt = l.now.Add(answerWait)
 	}
 	p.digest = m

@@ -87,6 +87,7 @@ func (l *Layer) repair(busy []*peer) {
 		transfers = transfers || p.transfer != nil
 	}
 	if len(answer) > 0 {
+		l.answerAt = time.Time{}
 		l.answer(answer)
 		transfers = true
 	}
