@@ -318,6 +318,9 @@ func TestProbeError(t *testing.T) {
 	require.EqualError(t, &ProbeError{Op: "dial"}, "dial: failed")
 	require.EqualError(t, &ProbeError{Err: errors.New("x")}, "x")
 	require.ErrorContains(t, Mismatch([]byte(strings.Repeat("x", 5000)), "y"), `x"…, want y`)
+	var me *MismatchError
+	require.ErrorAs(t, Mismatch(strings.Repeat("x", 5000), "y"), &me)
+	require.Len(t, me.Got, maxKept)
 	cause := errors.New("no route")
 	u := Undecided("icmp: send", target, cause)
 	require.Equal(t, Inconclusive, u.Verdict)

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -174,6 +176,27 @@ func TestMonitorHistory(t *testing.T) {
 		require.Equal(t, "tcp: connect: connection refused", h[2].Text)
 		require.True(t, h[0].At.Before(h[1].At))
 		require.Nil(t, m.History("nobody"))
+	})
+}
+
+// What a history keeps of a text is bounded, as a server may have written it.
+func TestMonitorHistoryOfLongTexts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMonitor(t, nil, healthcheck.Check{ID: "a", Target: web1, Prober: always(healthcheck.Passed("a" + strings.Repeat("é", 50_000)))})
+		require.NoError(t, m.Report("a", healthcheck.Failure("data plane", web1, errors.New(strings.Repeat("x", 50_000)))))
+		stop := start(t, m)
+		time.Sleep(time.Minute)
+		stop()
+		h := m.History("a")
+		require.Len(t, h, 8)
+		for _, r := range h {
+			require.LessOrEqual(t, len(r.Text), 1030)
+			require.True(t, utf8.ValidString(r.Text))
+			require.True(t, strings.HasSuffix(r.Text, "…"))
+		}
+		require.NoError(t, m.Report("a", healthcheck.Passed(strings.Repeat("\x80", 5000))))
+		require.Less(t, len(m.History("a")[7].Text), 1030)
 	})
 }
 

@@ -115,12 +115,16 @@ func (e *ProbeError) Unwrap() error { return e.Err }
 // MismatchError says what a target answered and what would have been right. It
 // wraps [ErrMismatch].
 type MismatchError struct {
-	Got  string // the relevant part of the answer, raw
+	Got  string // the relevant part of the answer, raw; of a long one the beginning
 	Want string // in words
 }
 
-// maxShown is how much of an answer an error quotes.
-const maxShown = 100
+// maxShown is how much of an answer an error quotes, and maxKept how much it keeps: a status and
+// its error live as long as the target fails.
+const (
+	maxShown = 100
+	maxKept  = 1 << 10
+)
 
 // Error quotes the beginning of what was got.
 func (e *MismatchError) Error() string {
@@ -134,7 +138,7 @@ func (e *MismatchError) Error() string {
 // Unwrap returns ErrMismatch.
 func (e *MismatchError) Unwrap() error { return ErrMismatch }
 
-// Mismatch returns a *[MismatchError].
+// Mismatch returns a *[MismatchError] that keeps at most the first 1,024 bytes of got.
 func Mismatch[B ~string | ~[]byte](got B, want string) error {
-	return &MismatchError{Got: string(got), Want: want}
+	return &MismatchError{Got: string([]byte(got[:min(len(got), maxKept)])), Want: want}
 }

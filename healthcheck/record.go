@@ -3,6 +3,7 @@ package healthcheck
 import (
 	"errors"
 	"log/slog"
+	"unicode/utf8"
 )
 
 // event is something to tell the user.
@@ -38,7 +39,7 @@ func (m *Monitor) record(t *target, now int64, r Result, counts bool) {
 		if r.Err != nil {
 			text = r.Err.Error()
 		}
-		t.history.add(record{now, int64(r.Latency), text, r.Verdict}, m.cfg.History)
+		t.history.add(record{now, int64(r.Latency), keepText(text), r.Verdict}, m.cfg.History)
 	}
 	ev := NoEvent
 	if counts {
@@ -107,6 +108,18 @@ func (m *Monitor) tell(batch []event) {
 			m.cfg.OnTransition(e.tr)
 		}
 	}
+}
+
+// keepText cuts what a history keeps of a text, between two letters.
+func keepText(s string) string {
+	if len(s) <= maxKept {
+		return s
+	}
+	n := maxKept
+	for n > maxKept-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
 }
 
 func errText(err error) string {

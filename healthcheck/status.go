@@ -54,7 +54,7 @@ type Record struct {
 	At      time.Time     // when the probe began
 	Verdict Verdict       // what it came to
 	Latency time.Duration // how long it took
-	// Text is the error or the note of the result.
+	// Text is the error or the note of the result, of a very long one the beginning.
 	Text string
 }
 

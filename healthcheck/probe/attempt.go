@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/lbprim/lbprim/healthcheck"
@@ -82,12 +83,14 @@ func (a *attempt) failure(err error) healthcheck.Result {
 	if isLocal(a.ctx, a.dialer, a.target, a.sent, err) {
 		return healthcheck.Undecided(op, a.target, cause(err))
 	}
-	if _, ok := errors.AsType[*cutError](err); !ok {
-		if isTimeout(err) || isEOF(err) {
-			err = &cutError{err: err}
-		} else {
-			err = cause(err)
-		}
+	cut, ok := errors.AsType[*cutError](err)
+	switch {
+	case ok:
+		cut.seen = strings.Clone(cut.seen[:min(len(cut.seen), enough+1)]) // as much as Error looks at
+	case isTimeout(err) || isEOF(err):
+		err = &cutError{err: err}
+	default:
+		err = cause(err)
 	}
 	res := healthcheck.Failure(op, a.target, err)
 	res.Final = a.final
@@ -139,9 +142,11 @@ func (e *cutError) Unwrap() error {
 	return e.err
 }
 
+// enough is how much of a reply an error quotes.
+const enough = 100
+
 // shorten cuts a quotation for an error.
 func shorten(s string) string {
-	const enough = 100
 	if len(s) > enough {
 		return s[:enough] + "…"
 	}

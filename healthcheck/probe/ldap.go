@@ -148,7 +148,7 @@ func readLDAP(r *reader, id, want byte) (ldapResult, error) {
 	}
 	res, err := parseLDAP(body, id, want)
 	if err != nil {
-		return res, &healthcheck.MismatchError{Got: string(body), Want: err.Error()}
+		return res, healthcheck.Mismatch(body, err.Error())
 	}
 	return res, nil
 }
