@@ -85,6 +85,9 @@ func (a *attempt) try(conn net.Conn, request, buf []byte, at time.Time, judge fu
 		return a.ctx.Err()
 	}
 	if _, err := conn.Write(request); err != nil {
+		if isTimeout(err) {
+			err = unsentError{err}
+		}
 		return err
 	}
 	for {
@@ -99,6 +102,11 @@ func (a *attempt) try(conn net.Conn, request, buf []byte, at time.Time, judge fu
 		*ignored = err
 	}
 }
+
+// unsentError says that the time was over before a datagram was sent: what follows is no silence of the target.
+type unsentError struct{ error }
+
+func (e unsentError) Unwrap() error { return e.error }
 
 // pause waits, but not longer than the context allows.
 func (a *attempt) pause(d time.Duration) {

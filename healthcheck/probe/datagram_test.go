@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -461,4 +462,39 @@ func tftpServer(t testing.TB, host, reply string, next chan<- []byte) netip.Addr
 		}
 	}()
 	return netip.MustParseAddrPort(c.LocalAddr().String())
+}
+
+// unsent is a Dialer whose connections have no time to send, but for those numbered.
+type unsent struct {
+	n    *int
+	sent int
+}
+
+func (d unsent) DialContext(context.Context, string, string) (net.Conn, error) {
+	here, _ := net.Pipe()
+	return unsentConn{here, d}, nil
+}
+
+type unsentConn struct {
+	net.Conn
+	unsent
+}
+
+func (c unsentConn) Write(b []byte) (int, error) {
+	if *c.n++; *c.n == c.sent {
+		return len(b), nil
+	}
+	return 0, &net.OpError{Op: "write", Net: "udp", Err: os.ErrDeadlineExceeded}
+}
+
+// TestUDPUnsent: who was not asked is not silent.
+func TestUDPUnsent(t *testing.T) {
+	p := probe.UDP{Dialer: unsent{new(int), 0}, Wait: time.Millisecond}
+	res := p.Probe(within(t, time.Minute), target)
+	require.Equal(t, healthcheck.Inconclusive, res.Verdict)
+	require.EqualError(t, res.Err, "udp: answer: local: no time to send a datagram")
+	for _, sent := range []int{1, 2} { // one is enough
+		p.Dialer = unsent{new(int), sent}
+		require.Equal(t, healthcheck.AssumedAlive, p.Probe(within(t, time.Minute), target).Verdict)
+	}
 }

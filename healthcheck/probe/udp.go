@@ -96,11 +96,18 @@ func (p UDP) listen(a *attempt, conn net.Conn) (silent bool, err error) {
 	wait := min(p.Wait, left/time.Duration(p.Datagrams))
 	buf := make([]byte, maxDatagram)
 	var ignored error
+	asked := false
 	for range p.Datagrams {
 		err := a.try(conn, p.Payload, buf, time.Now().Add(wait), func([]byte) error { return nil }, &ignored)
 		if err == nil || !isTimeout(err) || a.ctx.Err() != nil {
 			return false, err
 		}
+		if _, unsent := errors.AsType[unsentError](err); !unsent {
+			asked = true
+		}
+	}
+	if !asked {
+		return false, localError{errors.New("no time to send a datagram")}
 	}
 	return true, nil
 }
