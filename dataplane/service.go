@@ -23,7 +23,9 @@ type Service struct {
 	// one pool.
 	Pool *steering.Pool
 	// Mode says how clients are remembered. Default: an entry per session, and the same
-	// node for a client's next session.
+	// node for a client's next session. A session counts for its node (least connections, MaxSessions,
+	// draining) for as long as it is remembered: after the end of a TCP connection that is the idle time of
+	// Ageing, or with the modes that remove on end the linger.
 	Mode clienttable.Mode
 	// Forward is how packets reach the node. Default NAT.
 	Forward Forward

@@ -98,10 +98,10 @@ func (c Check) Validate() error {
 	if d.Interval < MinInterval || d.Interval > MaxInterval {
 		bad("Interval", c.Interval, "10ms to 24h")
 	}
-	if d.FastInterval < MinInterval || d.FastInterval > d.Interval {
+	if c.FastInterval != 0 && (d.FastInterval < MinInterval || d.FastInterval > d.Interval) {
 		bad("FastInterval", c.FastInterval, "10ms to Interval")
 	}
-	if d.Timeout < time.Millisecond || d.Timeout > MaxInterval {
+	if c.Timeout != 0 && (d.Timeout < time.Millisecond || d.Timeout > MaxInterval) {
 		bad("Timeout", c.Timeout, "1ms to 24h")
 	}
 	if d.Rise < 1 || d.Rise > maxCount {

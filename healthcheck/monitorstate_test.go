@@ -218,6 +218,9 @@ func TestCheckErrorsAllAtOnce(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
+	// A default that comes from a wrong value is no fault of its own.
+	err = healthcheck.Check{ID: "x", Target: web1, Prober: good.Prober, Interval: -1}.Validate()
+	require.EqualError(t, err, `healthcheck: check "x": Interval -1ns, want 10ms to 24h`)
 	require.Equal(t, 1, m.Len())
 	_, err = healthcheck.NewMonitor(&healthcheck.Config{MaxConcurrent: -1, Jitter: 0.7, History: 5000})
 	require.ErrorContains(t, err, "MaxConcurrent -1")

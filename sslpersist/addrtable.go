@@ -7,8 +7,8 @@ import (
 )
 
 // AddrTable is what a [Farm] knows of client addresses: the node that each was sent to,
-// which is asked when a client shows neither session nor ticket. IPv4 addresses and their
-// IPv4-mapped forms are one, zones do not count, and the zero Addr is never stored. Idle
+// which is asked when a connection shows neither a session nor a ticket whose server is
+// known. IPv4 addresses and their IPv4-mapped forms are one, zones do not count, and the zero Addr is never stored. Idle
 // times, limits and forgetting are those of [Table].
 //
 // A Farm makes it, by [Settings.ClientAddr]. It is safe for concurrent use and must not be

@@ -33,6 +33,12 @@
 // time. A [Farm] is both tables with the settings of one server farm, and a [Conn] is one
 // connection through it: feed it, ask it whom to choose, tell it who was chosen.
 //
+// With TLS 1.3 this takes a while: its tickets are issued under encryption and show only
+// when they are used, and one teaches only if the server that it met accepts it. A metric
+// that sends a client's next connection elsewhere keeps that from happening for as long as
+// there are several servers. [Settings.ClientAddr] brings the first connections back, and so
+// does a metric by the client's address; two accepted tickets later the key name is known.
+//
 // Tables can be saved and restored ([Farm.WriteSnapshot]), and followed by a copy elsewhere
 // change by change ([Table.Changes], [Delta]); a copy that lagged takes a snapshot.
 //

@@ -35,15 +35,17 @@ type Settings[N comparable] struct {
 	// it is then placed anew, and its binding stays.
 	OverLimit bool
 
-	// Tickets also learns the key names of session tickets. KeyPrefix, MaxKeys and MaxOnce
+	// Tickets also learns the key names of session tickets: with TLS 1.2 from what servers
+	// issue, with TLS 1.3 from what they accept, which wants ClientAddr or a metric by the
+	// client's address, see the package comment. KeyPrefix, MaxKeys and MaxOnce
 	// are Prefix, MaxEntries and MaxOnce of KeyConfig, with the same defaults, and want Tickets.
 	Tickets   bool
 	KeyPrefix int
 	MaxKeys   int
 	MaxOnce   int
 
-	// ClientAddr also binds the client's address, for clients that show neither session
-	// nor ticket. MaxAddrs bounds the addresses, by default like MaxEntries.
+	// ClientAddr also binds the client's address, for connections that show neither a
+	// session nor a ticket whose server is known. MaxAddrs bounds the addresses, by default like MaxEntries.
 	ClientAddr bool
 	MaxAddrs   int
 }

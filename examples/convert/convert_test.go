@@ -344,8 +344,33 @@ listen grüße
 	require.Zerof(t, status, "%s", errs)
 	require.Contains(t, out, `device: {type: tun, interfaces: [eth1, eth2], addresses: ["10.0.0.254", "fd00::1"]} # `)
 	right(t, bin, out)
-	_, out, _ = run(t, "ipvsadm", tunnels)
+	_, out, errs = run(t, "ipvsadm", tunnels)
 	require.Contains(t, out, "# - device.addresses is missing")
+	require.Contains(t, errs, "device.addresses is missing")
+}
+
+// All addresses of both families are two lines for HAProxy and one virtual address here, which l4lb takes once.
+func TestSameAddressTwice(t *testing.T) {
+	bin := l4lb(t)
+	for _, c := range []struct{ binds, left string }{
+		{"bind :80\n bind [::]:80 v6only", "line 4: service f-2 at 192.0.2.80, port 80, is left out: line 3 has that already"},
+		{"bind *:80,:::80", "line 3: service f-2 at 192.0.2.80, port 80, is left out: line 3 has that already"},
+		{"bind :80-90\n bind :85-95", "line 4: service f-2 at 192.0.2.80, port 85-95, is left out: line 3 has that already"},
+		{"bind :80-90\n bind :85\n bind :91", ""},
+	} {
+		text := "frontend f\n mode tcp\n " + c.binds + "\n default_backend b\nbackend b\n mode tcp\n server a 10.0.0.1:80\n"
+		status, out, errs := run(t, "haproxy", "-vip", "192.0.2.80", write(t, text))
+		require.Zerof(t, status, "%s", errs)
+		if c.left == "" {
+			require.NotContains(t, errs, "left out")
+		}
+		require.Contains(t, errs, c.left)
+		right(t, bin, out)
+	}
+	status, out, errs := run(t, "keepalived", write(t, strings.Repeat("virtual_server 192.0.2.80 80 {\n real_server 10.0.0.1 80 {\n }\n}\n", 2)))
+	require.Zerof(t, status, "%s", errs)
+	require.Contains(t, errs, "line 5: service 192.0.2.80-80-2 at 192.0.2.80, port 80, is left out: line 1 has that already")
+	right(t, bin, out)
 }
 
 func TestFaults(t *testing.T) {

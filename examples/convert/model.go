@@ -123,11 +123,51 @@ func (s *setup) families() {
 			s.note(v.line, "service %s at %v is left out: its servers, such as %v, are of the other address family", v.name, v.vip, f.nodes[0].addr.Addr())
 			return true
 		}
-		used[f.name] = true
 		return false
 	})
+	s.distinct()
+	for _, v := range s.services {
+		used[v.farm] = true
+	}
 	s.farms = slices.DeleteFunc(s.farms, func(f *farm) bool { return !used[f.name] })
 	s.dsr = slices.ContainsFunc(s.farms, func(f *farm) bool { return f.forward == "dsr" })
+}
+
+// distinct leaves out services for packets of a service before them, which l4lb refuses: the same address and port, or a port range that
+// begins in the other and ends outside. HAProxy listens on the IPv4 and the IPv6 of all addresses by two lines, which are one address here.
+func (s *setup) distinct() {
+	var kept []*service
+	for _, v := range s.services {
+		at := slices.IndexFunc(kept, func(w *service) bool { return v.vip == w.vip && v.proto == w.proto && collide(v.ports, w.ports) })
+		if at < 0 {
+			kept = append(kept, v)
+			continue
+		}
+		s.note(v.line, "service %s at %v, port %s, is left out: line %d has that already", v.name, v.vip, v.ports, kept[at].line)
+	}
+	s.services = kept
+}
+
+// collide reports whether two port ranges are the same, or overlap without that one is part of the other.
+func collide(a, b string) bool {
+	a1, a2, ok := portRange(a)
+	b1, b2, ok2 := portRange(b)
+	if !ok || !ok2 {
+		return a == b
+	}
+	overlap := a1 <= b2 && b1 <= a2
+	within := a1 >= b1 && a2 <= b2 || b1 >= a1 && b2 <= a2
+	return a1 == b1 && a2 == b2 || overlap && !within
+}
+
+func portRange(s string) (first, last uint64, ok bool) {
+	from, to, ranged := strings.Cut(s, "-")
+	if !ranged {
+		to = from
+	}
+	first, err := strconv.ParseUint(from, 10, 16)
+	last, err2 := strconv.ParseUint(to, 10, 16)
+	return first, last, err == nil && err2 == nil
 }
 
 // fits says what the command line lacks for the farms there are.
@@ -145,6 +185,9 @@ func (s *setup) fits(o options) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return cli.Usage("%v", err)
+	}
+	if len(o.addresses) == 0 && slices.ContainsFunc(s.farms, func(f *farm) bool { return f.forward == "tunnel" }) {
+		s.notes = append(s.notes, "device.addresses is missing: tunnels come from addresses of the balancer's; -addresses puts them there")
 	}
 	return nil
 }
@@ -185,9 +228,6 @@ func (s *setup) yaml(from string, o options) []byte {
 		fmt.Fprintf(&b, "# - %s\n", n)
 	}
 	fmt.Fprintln(&b, "version: 1")
-	if len(o.addresses) == 0 && slices.ContainsFunc(s.farms, func(f *farm) bool { return f.forward == "tunnel" }) {
-		fmt.Fprintln(&b, "# - device.addresses is missing: tunnels come from addresses of the balancer's; -addresses puts them here")
-	}
 	fmt.Fprintln(&b, s.device(o))
 	fmt.Fprintln(&b, "farms:")
 	for _, f := range s.farms {

@@ -132,7 +132,9 @@ func (c *config) validate(f *conf.File) {
 		}
 	}
 	known := slices.Sorted(maps.Keys(c.Checks))
-	if _, err := c.compile(); err != nil {
+	// A policy that could not be read has its fault already, and counts as an element for those that name it.
+	broken := func(name string) bool { return f.Faulty("policies." + name) }
+	if _, err := c.compile(broken); err != nil {
 		f.Add("policies", "%v", err)
 	}
 	known = append(known, slices.Sorted(maps.Keys(c.Policies))...)
@@ -206,12 +208,20 @@ func (c *check) check(name string, target netip.AddrPort, p healthcheck.Prober) 
 	})
 }
 
-func (c *config) compile() (*healthcheck.Policies, error) {
+// compile compiles the policies. If broken is not nil, it says which of them count as elements.
+func (c *config) compile(broken func(name string) bool) (*healthcheck.Policies, error) {
+	elements := slices.Sorted(maps.Keys(c.Checks))
 	var policies []healthcheck.Policy
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+		if broken != nil && broken(name) {
+			if c.Checks[name] == nil {
+				elements = append(elements, name)
+			}
+			continue
+		}
 		policies = append(policies, healthcheck.Policy{Name: name, Expr: c.Policies[name]})
 	}
-	return healthcheck.CompilePolicies(slices.Sorted(maps.Keys(c.Checks)), policies...)
+	return healthcheck.CompilePolicies(elements, policies...)
 }
 
 // checks resolves the targets and makes the checks of the monitor. A name that cannot be resolved fails its check

@@ -56,7 +56,7 @@ func (d *daemon) apply(ctx context.Context, listen bool) error {
 	if err != nil {
 		return err
 	}
-	ps, err := c.compile()
+	ps, err := c.compile(nil)
 	if err != nil {
 		return err
 	}

@@ -87,6 +87,7 @@ files:
 
 	status, body := get(t, "http://"+page+"/up/nobody")
 	require.Equal(t, 404, status, body)
+	require.Equal(t, "there is no check or policy \"nobody\"\n", body)
 	_, body = get(t, "http://"+page+"/")
 	require.Contains(t, body, `<tr class="down"><td>shop<td>down`)
 	_, body = get(t, "http://"+page+"/status.json")

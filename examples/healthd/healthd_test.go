@@ -250,6 +250,10 @@ files: [{path: /tmp/x, of: p}]
 		_, err := decode([]byte(bad))
 		require.ErrorContains(t, err, c.want, bad)
 	}
+
+	// What cannot be read has one fault, and none of what leads to it has another.
+	_, err = decode([]byte(strings.Replace(good, "{p: a}", "{p: a XOR a, q: p}", 1)))
+	require.EqualError(t, err, `4:15: policies.p: expression "a XOR a": byte 2: got "XOR", want AND, OR or the end`)
 }
 
 func TestExampleFileIsRight(t *testing.T) {

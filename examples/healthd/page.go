@@ -36,7 +36,8 @@ func (d *daemon) handler() http.Handler {
 		t, why, known, _ := d.ask(r.PathValue("name"))
 		switch {
 		case !known:
-			w.WriteHeader(http.StatusNotFound)
+			http.Error(w, fmt.Sprintf("there is no check or policy %q", r.PathValue("name")), http.StatusNotFound)
+			return
 		case t != healthcheck.IsUp:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}

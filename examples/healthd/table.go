@@ -269,7 +269,7 @@ func explain(plugin bool, rest []string, out io.Writer) error {
 		}
 		states[k] = t
 	}
-	ps, err := c.compile()
+	ps, err := c.compile(nil)
 	if err != nil {
 		return err
 	}

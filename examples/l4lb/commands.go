@@ -22,6 +22,8 @@ func runCommand() cli.Command {
 		Name: "run", Args: "FILE", Least: 1, Summary: "balance as the file says", Complete: "file",
 		Text: `Routes and rules that the kernel needs are set up, and removed at the end. With -no-setup they are the administrator's: the commands are printed, and "l4lb setup" prints them too. A device made that way stays while the balancer restarts, so that nothing answers for it meanwhile.
 
+The other commands reach it at admin.socket of the file, /run/l4lb/admin.sock by default; several balancers on a machine need a socket each.
+
 SIGHUP, or a change of the file, reloads it. SIGTERM and SIGINT end the balancer; with state.file set, sessions go on when it starts again. As root it gives up all privileges but those it needs (CAP_NET_ADMIN, CAP_NET_RAW). Under systemd it says when it is ready and answers the watchdog.`,
 		Flags: func(f *flag.FlagSet) cli.Run {
 			asJSON := f.Bool("json", false, "log in JSON")
@@ -218,25 +220,23 @@ func adminCommand(name, want, summary string) cli.Command {
 
 // find finds a node by its full name, or by its own if only one farm has it.
 func (s *statusReply) find(name string) (farm, node string, err error) {
-	var found []string
+	var found, all []string
 	for _, f := range s.Farms {
 		for _, n := range f.Nodes {
 			full := nodeName(f.Name, n.Name)
 			if full == name {
 				return f.Name, n.Name, nil
 			}
+			all = append(all, full)
 			if n.Name == name {
 				farm, node, found = f.Name, n.Name, append(found, full)
 			}
 		}
 	}
-	switch len(found) {
-	case 0:
-		return "", "", fmt.Errorf("%w %q", errNoNode, name)
-	case 1:
+	if len(found) == 1 {
 		return farm, node, nil
 	}
-	return "", "", fmt.Errorf("several farms have a node %q: want one of %s", name, strings.Join(found, ", "))
+	return "", "", noNode(name, found, all)
 }
 
 func reloadCommand() cli.Command {

@@ -52,7 +52,7 @@ func TestCommands(t *testing.T) {
 	require.Contains(t, out, "several farms have a node \"s1\": want one of v4/s1, v6/s1")
 	out, err = p.l4lb("drain", "s9")
 	require.Error(t, err)
-	require.Contains(t, out, `there is no node "s9"`)
+	require.Contains(t, out, `there is no node "s9": want one of v4/s1, v4/s2, `)
 	require.Contains(t, p.must("drain", "v4/s1"), "v4/s1: draining")
 	require.Contains(t, p.must("reload"), "reloaded")
 	for range 4 {
@@ -169,7 +169,7 @@ func (p *process) doors(t *testing.T) {
 		{"GET", "/api/v1/sessions?limit=-1", "limit: \"-1\": want 0 or more"},
 		{"DELETE", "/api/v1/sessions", "want a filter, or all=1"},
 		{"DELETE", "/api/v1/sessions?service=web4&nodes=v4/s1", `query: "nodes": unknown; did you mean node?`},
-		{"PUT", "/api/v1/nodes/v4/s9", `there is no node "v4/s9"`},
+		{"PUT", "/api/v1/nodes/v4/s9", `there is no node "v4/s9": want one of v4/s1, v4/s2, `},
 		{"GET", "/nowhere", "404"},
 	} {
 		var body any

@@ -54,8 +54,8 @@ func (r *delayRule) conditions() (first, second l7.Method) {
 type tlsPersistence struct {
 	Idle     time.Duration `yaml:"idle" doc:"Time after its last use that a session is forgotten." default:"10m"`
 	Sessions int           `yaml:"sessions" doc:"Most sessions remembered." default:"1048576"`
-	Tickets  bool          `yaml:"tickets" doc:"Follow session tickets too, by the names of their keys." default:"false"`
-	Clients  bool          `yaml:"client-address" doc:"Follow the address of clients that show neither session nor ticket." default:"false"`
+	Tickets  bool          `yaml:"tickets" doc:"Follow session tickets too, by the names of their keys; with TLS 1.3 it wants client-address, or a metric by the client's address, to learn them." default:"false"`
+	Clients  bool          `yaml:"client-address" doc:"Follow the address of clients that show neither a session nor a ticket whose node is known." default:"false"`
 }
 
 // tlsFarm is what is known of a service's TLS sessions. It outlives reloads that leave its settings.

@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/lbprim/lbprim/steering"
 )
@@ -40,23 +43,35 @@ func (w wishes) prune(c *config) {
 
 // find finds a node by its full name, or by its own if only one farm has such a node.
 func (c *config) find(name string) (farm string, n *node, err error) {
-	var found []string
-	for fname, fm := range c.Farms {
-		for _, x := range fm.Nodes {
-			if full := nodeName(fname, x.Name); full == name {
+	var found, all []string
+	for _, fname := range slices.Sorted(maps.Keys(c.Farms)) {
+		for _, x := range c.Farms[fname].Nodes {
+			full := nodeName(fname, x.Name)
+			if full == name {
 				return fname, x, nil
-			} else if x.Name == name {
+			}
+			all = append(all, full)
+			if x.Name == name {
 				farm, n, found = fname, x, append(found, full)
 			}
 		}
 	}
-	switch len(found) {
-	case 0:
-		return "", nil, fmt.Errorf("%w %q", errNoNode, name)
-	case 1:
+	if len(found) == 1 {
 		return farm, n, nil
 	}
-	return "", nil, fmt.Errorf("%w: several farms have a node %q: want one of %v", errNoNode, name, found)
+	return "", nil, noNode(name, found, all)
+}
+
+// noNode says that a name is no node's, or that of several, and which there are.
+func noNode(name string, found, all []string) error {
+	if len(found) > 0 {
+		return fmt.Errorf("several farms have a node %q: want one of %s", name, strings.Join(found, ", "))
+	}
+	const most = 20
+	if len(all) > most {
+		return fmt.Errorf("%w %q: want one of %s and %d more, which l4lb status shows", errNoNode, name, strings.Join(all[:most], ", "), len(all)-most)
+	}
+	return fmt.Errorf("%w %q: want one of %s", errNoNode, name, strings.Join(all, ", "))
 }
 
 // adminState is what an operator can want of a node.

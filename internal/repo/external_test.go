@@ -124,7 +124,7 @@ func TestExternalModules(t *testing.T) {
 		t.Run(x.name(), func(t *testing.T) {
 			dir := t.TempDir()
 			source := read(t, "internal/repo/testdata/external/"+x.name()+"/main.go")
-			mod := "module example.com/" + x.name() + "\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + root() + "\n"
+			mod := "module example.com/" + x.name() + "\n\ngo 1.26.0\n\nreplace " + module + " => " + root() + "\n"
 			for name, text := range map[string]string{"main.go": source, "go.mod": mod, "go.sum": read(t, "go.sum")} {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 			}
