@@ -137,8 +137,11 @@ func TestGate(t *testing.T) {
 			}
 			return true
 		}, 30*time.Second, time.Millisecond)
-		g.mu.Lock() // which it gives back when it waits
-		g.mu.Unlock()
+		require.Eventually(t, func() bool { // which it gives back when it waits
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.in[g.turn] == 0
+		}, 30*time.Second, time.Millisecond)
 	}
 	wait()
 	for range 3 { // come and go meanwhile

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"bytes"
 	"encoding/binary"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -82,6 +83,36 @@ func TestSuperPacketsStayWhole(t *testing.T) {
 		v, out = p.sendOffload(echo(fam.client, fam.vip, false, 7, 1, "ping"), 0, 0)
 		require.Equal(t, Answered, v)
 		p.wellFormed(complete(t, out[0]), ap(fam.vip, 0), ap(fam.client, 0))
+	})
+}
+
+// SCTP of processes on this host comes without its CRC, and with a header that asks for a sum in its place.
+func TestUnfinishedSCTP(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		for _, mode := range []Forward{NAT, Tunnelled} {
+			p := newPlane(t, fam, func(c *Config, s *Service) { s.Forward, c.Addrs = mode, []netip.Addr{fam.router} })
+			p.w = p.NewWorker(Link{Virtio: true})
+			for i, to := range []netip.AddrPort{ap(fam.vip, 80), ap(fam.elsewhere, 80)} {
+				b := wire.BuildProbe(wire.ProtoSCTP, endOf(ap(fam.client, 40000)), endOf(to), fam.vip.Is4())
+				_, v := parseFlow(b)
+				buf := append(make([]byte, ReadOffset), b...)
+				(&offload{flags: virtioNeedsCsum, csumStart: uint16(v.L4), csumAt: 8}).write(buf[ReadOffset-virtioLen:])
+				verdicts := make([]Verdict, 1)
+				out := p.w.Process(p.now, [][]byte{buf}, []int{len(b)}, ReadOffset, verdicts)
+				require.Equal(t, []Verdict{Forwarded, Passed}[i], verdicts[0])
+				require.Len(t, out, 1)
+				require.Equal(t, make([]byte, virtioLen), out[0][Headroom-virtioLen:Headroom])
+				got := out[0][Headroom:]
+				if i == 0 && mode == Tunnelled {
+					got = got[len(got)-len(b):]
+				}
+				_, v = parseFlow(got)
+				want := bytes.Clone(got)
+				v.FixSCTP(want, castagnoli)
+				require.Equal(t, want, got, "%v to %v", mode, to)
+				require.NotZero(t, binary.LittleEndian.Uint32(got[v.L4+8:]))
+			}
+		}
 	})
 }
 

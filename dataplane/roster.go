@@ -170,6 +170,9 @@ func (p *Plane) stepRoster(now time.Time) {
 	for name, a := range p.roster.nodes {
 		if !a.from.IsZero() {
 			p.adviseAll(now, name, a)
+			if p.roster.start.Done(now.Sub(a.from)) {
+				a.from = time.Time{} // also of a node that is not there
+			}
 			changed = true
 		}
 	}

@@ -195,3 +195,25 @@ func TestApplyRosterRefuses(t *testing.T) {
 	_, _, err := p.ApplyRoster(healthcheck.SlowStart{Mode: 9})
 	require.ErrorContains(t, err, "SlowStart.Mode 9")
 }
+
+// A slow start ends, although its node was removed meanwhile: what changes nothing any more is not published each second.
+func TestSlowStartOfRemovedNodeEnds(t *testing.T) {
+	p := newPlane(t, families2()[0])
+	onPort, _, err := p.ApplyRoster(healthcheck.SlowStart{Mode: healthcheck.LinearSlowStart, Window: time.Minute})
+	require.NoError(t, err)
+	onPort(healthcheck.PortTransition{Status: healthcheck.PortStatus{
+		Server: "n1", Port: "web", Target: ap(p.fam.n1, 8080), State: healthcheck.Enabled, Usable: true, KeepsSessions: true, RampFrom: p.now,
+	}})
+	step := func() bool {
+		was := p.snap.Load()
+		p.now = p.now.Add(10 * time.Second)
+		p.Step(p.now)
+		return p.snap.Load() != was
+	}
+	require.True(t, step(), "under way")
+	require.NoError(t, p.SetNodes(p.pool, steering.Node{Name: "n2", Addr: ap(p.fam.n2, 8080)}))
+	for range 7 {
+		step()
+	}
+	require.False(t, step())
+}

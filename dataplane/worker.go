@@ -243,6 +243,11 @@ func (w *Worker) parse(pk *packet) Reason {
 	if w.link.Virtio {
 		o := readOffload(pk.buf[Headroom-virtioLen:])
 		pk.partial = v.SumOff != 0 && o.partial(pk.l3-Headroom+int(v.SumOff))
+		if v.Proto == wire.ProtoSCTP && v.Mark&wire.Fragment == 0 && o.partial(pk.l3-Headroom+int(v.L4)+8) {
+			// A CRC, which a virtio-net header cannot ask for: whoever reads it would put a sum there, and tunnels and fragments have none.
+			v.FixSCTP(ip, castagnoli)
+			clear(pk.buf[Headroom-virtioLen : Headroom])
+		}
 	}
 	// Link padding ends here.
 	pk.buf = pk.buf[:pk.l3+int(v.End)]
