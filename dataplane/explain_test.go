@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -102,4 +103,20 @@ func TestFaultsAreReportedAtOnce(t *testing.T) {
 	}
 	// Nothing has changed.
 	p.open(ap(fam.client, 1))
+}
+
+// A session is not kept alive by being asked about.
+func TestExplainKeepsNothingAlive(t *testing.T) {
+	inBubbles(t, func(t *testing.T, fam family) {
+		p := newPlane(t, fam)
+		client, vip := ap(fam.client, 40000), ap(fam.vip, 80)
+		v, _ := p.send(udp(client, vip, "x"))
+		require.Equal(t, Forwarded, v)
+		for range 10 {
+			time.Sleep(10 * time.Second)
+			p.Explain(udp(client, vip, "x"))
+		}
+		_, ok := p.Session(wire.ProtoUDP, client, vip)
+		require.False(t, ok)
+	})
 }
