@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,5 +150,53 @@ func TestRosterTellsLocalFailures(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		g.want("a", "80", healthcheck.Active, true)
 		require.NoError(t, g.port("a", "80").Err)
+	})
+}
+
+// What is still to be told of a server's former address, as a callback took its time, does not fell it at its new one.
+func TestRosterServerMovedMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		started := time.Now()
+		byAddr := healthcheck.ProberFunc(func(_ context.Context, a netip.AddrPort) healthcheck.Result {
+			if a.Addr() == s1 && time.Since(started) > 10*time.Second {
+				return failing()
+			}
+			return healthcheck.Passed("")
+		})
+		agent := healthcheck.ProberFunc(func(_ context.Context, a netip.AddrPort) healthcheck.Result {
+			if a.Addr() == s1 && time.Since(started) > 10*time.Second {
+				return healthcheck.AgentReport{Verdict: healthcheck.Fail}.Result()
+			}
+			return healthcheck.AgentReport{Verdict: healthcheck.Pass}.Result()
+		})
+		setup := healthcheck.Setup{Servers: []healthcheck.Server{{Name: "a", Addr: s1, Echo: byAddr, Agent: agent, Ports: []healthcheck.Port{{Port: 80}}}}}
+		block, entered := make(chan struct{}), make(chan struct{})
+		var path []string
+		once := sync.OnceFunc(func() { close(entered); <-block })
+		r, err := healthcheck.NewRoster(&healthcheck.RosterConfig{
+			OnPort: func(x healthcheck.PortTransition) { path = append(path, x.To.String()) },
+			OnServer: func(x healthcheck.ServerTransition) {
+				if path = append(path, "server "+x.To.String()); x.To == healthcheck.Suspect {
+					once()
+				}
+			},
+			Monitor: healthcheck.Config{Jitter: -1, Seed: 1},
+		})
+		require.NoError(t, err)
+		require.NoError(t, r.Set(setup))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		<-entered
+		time.Sleep(time.Minute)
+		setup.Servers[0].Addr = s2
+		require.NoError(t, r.Set(setup))
+		close(block)
+		time.Sleep(time.Minute)
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+		require.Equal(t, "server active", path[len(path)-1])
+		require.NotContains(t, path, "server failed")
+		require.NotContains(t, path, "failed")
 	})
 }

@@ -243,12 +243,13 @@ func (r *Roster) transition(t Transition) {
 func (r *Roster) result(c Check, res Result, st Status) {
 	if c.watched {
 		r.mu.Lock()
-		if s := r.echo[c.ID]; s != nil {
-			if c.ID == agentID(s.conf.Name) {
-				r.agentSaid(s, res)
-			} else {
-				r.stepServer(s, s.echoed(res, st.State))
-			}
+		// Of a target that is no longer the server's it says nothing: Set may have come in between.
+		switch s := r.echo[c.ID]; {
+		case s == nil:
+		case c.ID == agentID(s.conf.Name) && c.Target == s.conf.agentCheck().Target:
+			r.agentSaid(s, res)
+		case c.ID == echoID(s.conf.Name) && c.Target == s.conf.echoCheck().Target:
+			r.stepServer(s, s.echoed(res, st.State))
 		}
 		r.mu.Unlock()
 		r.deliver()
