@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -32,6 +33,41 @@ func TestOneDirectionKeepsBothEntries(t *testing.T) {
 				for _, o := range out {
 					f, _ := parseFlow(o)
 					p.forwarded(udp(f.Dst, f.Src, "y"), vip, f.Src)
+				}
+			})
+		})
+	}
+}
+
+// TestClientsStayRemembered has clients send for longer than the idle time, some more than are looked up together: their next connections
+// go where their sessions are.
+func TestClientsStayRemembered(t *testing.T) {
+	for _, n := range []int{1, chunk, 3*chunk + 1} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			both(t, func(t *testing.T, fam family) {
+				p := newPlane(t, fam)
+				vip := ap(fam.vip, 80)
+				var packets, next [][]byte
+				for a := fam.client; len(packets) < n; a = a.Next() {
+					packets = append(packets, udp(ap(a, 1000), vip, "x"))
+					next = append(next, udp(ap(a, 2000), vip, "x"))
+				}
+				var went []netip.AddrPort
+				for range 6 {
+					_, out := p.sendAll(packets...)
+					require.Len(t, out, n)
+					went = went[:0]
+					for _, o := range out {
+						f, _ := parseFlow(o)
+						went = append(went, f.Dst)
+					}
+					p.now = p.now.Add(50 * time.Second)
+				}
+				_, out := p.sendAll(next...)
+				require.Len(t, out, n)
+				for i, o := range out {
+					f, _ := parseFlow(o)
+					require.Equal(t, went[i], f.Dst)
 				}
 			})
 		})

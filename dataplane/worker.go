@@ -47,7 +47,7 @@ type Worker struct {
 	found   [chunk]bool
 	who     [chunk]uint8 // the packet that keys[i] belongs to
 
-	others others // see keepAlive
+	others others
 
 	asked bool        // the packet has waited for the peers
 	sums  sums        // of the segment under way
@@ -128,7 +128,7 @@ func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, 
 	w.stats.fit(w.snap)
 	w.out = w.out[:0]
 	w.arena.reset()
-	if w.others.n > 0 && w.tick != w.others.tick {
+	if w.others.n+w.others.clients > 0 && w.tick != w.others.tick {
 		w.keepOthers()
 	}
 	w.reuse()
