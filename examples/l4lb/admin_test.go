@@ -148,7 +148,7 @@ func TestSocketUntilTheEnd(t *testing.T) {
 	}()
 	cl := &client{socket: path}
 	called := make(chan error)
-	go func() { called <- cl.call(t.Context(), http.MethodGet, "/api/v1/trace", nil, io.Discard) }()
+	go func() { called <- cl.call(t.Context(), http.MethodGet, "/api/v1/trace", nil, nil) }()
 	<-began
 	cancel()
 	<-end

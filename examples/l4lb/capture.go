@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -168,16 +170,11 @@ func captureCommand() cli.Command {
 				if *snap > 0 {
 					q.Set("snaplen", strconv.Itoa(*snap))
 				}
-				out := std.Out
-				if *file != "-" {
-					f, err := os.Create(*file)
-					if err != nil {
-						return err
-					}
-					defer f.Close()
-					out = f
+				resp, err := cl.open(ctx, http.MethodGet, "/api/v1/capture?"+q.Encode(), nil)
+				if err == nil {
+					defer resp.Body.Close()
+					err = save(*file, std.Out, resp.Body)
 				}
-				err := cl.call(ctx, http.MethodGet, "/api/v1/capture?"+q.Encode(), nil, out)
 				if ctx.Err() != nil {
 					return nil // enough, said the user
 				}
@@ -185,6 +182,20 @@ func captureCommand() cli.Command {
 			}
 		},
 	}
+}
+
+// save copies what comes to a file, or for - to out. It is for what an instance has answered, so that a file stays as it is if there is none.
+func save(name string, out io.Writer, from io.Reader) error {
+	if name == "-" {
+		_, err := io.Copy(out, from)
+		return err
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
 }
 
 func traceCommand() cli.Command {

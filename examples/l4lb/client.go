@@ -71,10 +71,6 @@ func (c *client) call(ctx context.Context, method, path string, in, out any) err
 		return err
 	}
 	defer resp.Body.Close()
-	if w, ok := out.(io.Writer); ok {
-		_, err := io.Copy(w, resp.Body)
-		return err
-	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<28))
 	if err != nil || out == nil {
 		return err

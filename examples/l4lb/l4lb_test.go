@@ -82,7 +82,17 @@ func TestWrongUsage(t *testing.T) {
 		require.Equal(t, 2, status, c.args)
 		require.Contains(t, errs, c.want)
 	}
-	status, _, errs := invoke(t, "check", "/no/such/file")
+	// An earlier capture is not lost where nobody captures.
+	file := filepath.Join(t.TempDir(), "c.pcapng")
+	require.NoError(t, os.WriteFile(file, []byte("earlier"), 0o600))
+	status, _, errs := invoke(t, "capture", "-socket", "/no/such/socket", "-w", file)
+	require.Equal(t, 1, status)
+	require.Contains(t, errs, "no running l4lb at /no/such/socket")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "earlier", string(text))
+
+	status, _, errs = invoke(t, "check", "/no/such/file")
 	require.Equal(t, 1, status)
 	require.Contains(t, errs, "/no/such/file")
 	status, out, _ := invoke(t, "-h")

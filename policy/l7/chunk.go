@@ -78,7 +78,8 @@ func (c *chunker) step(b []byte) (n int, data bool, err error) {
 }
 
 // frames reports whether a field says where a request ends or whom it is for: a trailer
-// must not, RFC 9110 section 6.5.1, and a reader who merges trailers would believe it.
+// must not, RFC 9110 section 6.5.1, and a reader who merges trailers would believe it. Nor must
+// Connection name it, section 7.6.1.
 func frames(name []byte) bool {
 	return equalFold(name, "content-length") || equalFold(name, "transfer-encoding") || equalFold(name, "host")
 }

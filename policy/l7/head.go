@@ -21,7 +21,7 @@ var (
 	errHost         = malformed("Host is missing, repeated, or no host")
 	errHosts        = malformed("Host and the request target name different hosts")
 	errTrickName    = malformed("a field that is Content-Length or Transfer-Encoding only to careless readers")
-	errHopByHop     = malformed("Connection names Content-Length or Host, which a server might then take out")
+	errHopByHop     = malformed("Connection names Content-Length, Transfer-Encoding or Host, which a server might then take out")
 	errLongHead     = malformed("the head is too long to be followed")
 	errManyFields   = malformed("too many fields")
 	errManyEmpty    = malformed("too many empty lines before the request")
@@ -305,7 +305,7 @@ func (p *parser) framing(b, name []byte, v cut) error {
 			p.close = p.close || equalFold(token, "close")
 			p.keepAlive = p.keepAlive || equalFold(token, "keep-alive")
 			p.upgrade = p.upgrade || equalFold(token, "upgrade")
-			if equalFold(token, "content-length") || equalFold(token, "host") {
+			if frames(token) {
 				return errHopByHop
 			}
 		}

@@ -70,6 +70,7 @@ func TestHeadsRefused(t *testing.T) {
 		"encoding with an underscore":      host("Transfer_Encoding: chunked"),
 		"length named by Connection":       host("Connection: close, Content-Length\r\nContent-Length: 5"),
 		"Host named by Connection":         host("Connection: host"),
+		"encoding named by Connection":     host("Connection: transfer-encoding, keep-alive\r\nTransfer-Encoding: chunked"),
 		"two encodings in other cases":     host("Transfer-Encoding: chunked\r\nTransfer-encoding: cow"),
 		"encoding identity":                host("Transfer-Encoding: identity"),
 		"encoding with a comma":            host("Transfer-Encoding: chunked,"),
