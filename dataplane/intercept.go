@@ -371,6 +371,10 @@ func (w *Worker) fragmentOfTunnel(pk *packet) (done bool) {
 	return !w.reassemble(&x.parts, pk)
 }
 
+// ecnCE says in the low bits of the type of service that a router was congested; both bits 0 that the packet's ends would not understand
+// that (RFC 3168, section 5).
+const ecnCE = 3
+
 // unwrap makes pk the packet that begins at at of it.
 func (w *Worker) unwrap(pk *packet, at int) Reason {
 	var v wire.View
@@ -390,6 +394,11 @@ func (w *Worker) unwrap(pk *packet, at int) Reason {
 			wire.Complete(pk.ip[at:at+int(v.End)], int(v.L4), int(v.SumOff), v.Proto == wire.ProtoUDP)
 			clear(pk.buf[Headroom-virtioLen : Headroom])
 		}
+	}
+	// Congestion on the way through the tunnel is told to the packet's receiver (RFC 6040, section 4.2). Who copies what the packet says of it into
+	// the outer header has none of it marked that does not understand that.
+	if in := v.TOS(pk.ip[at:]); pk.v.TOS(pk.ip)&ecnCE == ecnCE && in&ecnCE != 0 {
+		v.SetTOS(pk.ip[at:], in|ecnCE)
 	}
 	copy(pk.buf[at:], pk.buf[:pk.l3]) // what precedes a packet moves up to it
 	pk.buf = pk.buf[at : at+pk.l3+int(v.End)]

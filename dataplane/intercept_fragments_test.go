@@ -127,3 +127,40 @@ func TestInterceptByVLAN(t *testing.T) {
 		}
 	})
 }
+
+// Congestion that a tunnel has met, as a whole or one of its fragments, is told to the receiver of what it carries, if that understands it.
+func TestCongestionInTunnels(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		p, _ := inPath(t, fam)
+		ecn := func(b []byte, to uint8) []byte {
+			b = bytes.Clone(b)
+			_, v := parseFlow(b)
+			v.SetTOS(b, 0xb8|to)
+			return b
+		}
+		id := uint32(0)
+		for in := range uint8(4) {
+			for outer := range uint8(4) {
+				want := in
+				if outer == ecnCE && in != 0 {
+					want = ecnCE
+				}
+				inner := ecn(tcp(ap(fam.client, 1), ap(fam.elsewhere, 8000), "A", 1, 1, strings.Repeat("x", 1000)), in)
+				whole := ecn(inNodesTunnel(fam, Tunnel{}, fam.n1, inner), outer)
+				v, out := p.send(bytes.Clone(whole))
+				require.Equal(t, Passed, v)
+				require.Equal(t, ecn(inner, want), out, "%d in %d", in, outer)
+				for marked := range 2 {
+					id++
+					parts := split(ecn(whole, 0), 600, id)
+					require.Len(t, parts, 2)
+					v, _ = p.send(ecn(parts[marked], outer))
+					require.Equal(t, Held, v)
+					v, out = p.send(parts[1-marked])
+					require.Equal(t, Passed, v)
+					require.Equal(t, ecn(inner, want), out, "%d in %d", in, outer)
+				}
+			}
+		}
+	})
+}

@@ -29,6 +29,7 @@ type whole struct {
 	datagram
 	head []byte // of the first fragment
 	body []byte
+	ce   bool // some fragment has met congestion
 }
 
 // add takes a fragment, and returns the packet if it was the last one to come.
@@ -78,11 +79,15 @@ func (r *reassembler) add(now time.Time, b []byte, v *wire.View) (packet []byte,
 		}
 		p.known, p.head = true, append([]byte(nil), b[:n]...)
 	}
+	p.ce = p.ce || v.TOS(b)&ecnCE == ecnCE
 	if !p.complete() {
 		return nil, NotDropped
 	}
 	r.forget(k, p)
 	packet = slices.Concat(p.head, p.body)
+	if p.ce { // RFC 3168, section 5.3
+		v.SetTOS(packet, v.TOS(packet)|ecnCE)
+	}
 	if len(packet) > 65535 {
 		return nil, BadFragment
 	}
