@@ -432,9 +432,10 @@ func TestDelayFaults(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid)
 		require.ErrorContains(t, err, want)
 	}
-	_, err = New(&Config{CookieSecret: []byte("short"), MaxHeld: -1})
-	require.ErrorContains(t, err, "CookieSecret")
-	require.ErrorContains(t, err, "MaxHeld")
+	_, err = New(&Config{CookieSecret: []byte("short"), MaxHeld: -1, Devices: []Device{nil}, Policies: table(t, rule("r", fam.vip.String(), &Service{}))})
+	for _, want := range []string{"CookieSecret", "MaxHeld", "Devices[0]", `Service "".Name`, `Service "".Pool`} { // all faults of a Config, those of its services too
+		require.ErrorContains(t, err, want)
+	}
 	for r := ReadNothing; r <= ReadHTTP; r++ {
 		b, err := r.MarshalText()
 		require.NoError(t, err)

@@ -80,7 +80,8 @@ type binding struct {
 func New(cfg *Config) (*Plane, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {
-		return nil, err
+		_, bad := (&Plane{cfg: c}).check(c.Policies)
+		return nil, errors.Join(err, bad)
 	}
 	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments(), holds: newHolds(c.MaxHeld), secret: c.cookieSecret()}
 	p.pending.wake = make(chan struct{}, 1)

@@ -104,7 +104,8 @@ func (p *Plane) Apply(t *policy.Table[*Service]) error {
 	return p.apply(t)
 }
 
-func (p *Plane) apply(t *policy.Table[*Service]) error {
+// check resolves the services of a table, and finds all that is wrong with them.
+func (p *Plane) check(t *policy.Table[*Service]) (map[*Service]Service, error) {
 	var errs []error
 	confs := make(map[*Service]Service)
 	names := make(map[string]*Service)
@@ -128,7 +129,17 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 			errs = append(errs, p.fits(r, s)...)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if p.inter != nil {
+		if name := p.inter.conf.Name; names[name] != nil {
+			errs = append(errs, invalid(fmt.Sprintf("Service %q.Name", name), name, "another name than that of Config.Intercept"))
+		}
+	}
+	return confs, errors.Join(errs...)
+}
+
+func (p *Plane) apply(t *policy.Table[*Service]) error {
+	confs, err := p.check(t)
+	if err != nil {
 		return err
 	}
 	old := p.snap.Load()
@@ -189,9 +200,6 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 	}
 	if p.inter != nil {
 		name := p.inter.conf.Name
-		if names[name] != nil {
-			return invalid(fmt.Sprintf("Service %q.Name", name), name, "another name than that of Config.Intercept")
-		}
 		n, ok := numbers[name]
 		if !ok {
 			n = uint32(len(next.services))

@@ -53,7 +53,7 @@ func (r AddrRange) validate() error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: clients %v-%v: %s", ErrInvalid, r.First, r.Last, why)
+	return fmt.Errorf("%w: clients %v-%v: %s; want a range like 10.0.0.1-10.0.0.9", ErrInvalid, r.First, r.Last, why)
 }
 
 // span returns a valid range as numbers; any client of family f is all of it.
@@ -104,7 +104,7 @@ func ParseAddrRange(s string) (AddrRange, error) {
 	if strings.Contains(s, "/") {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return AddrRange{}, fmt.Errorf("%w: clients %q: %w", ErrInvalid, s, err)
+			return AddrRange{}, fmt.Errorf("%w: clients %q: %w; want any, an address, a prefix like 10.0.0.0/8, or a range like 10.0.0.1-10.0.0.9", ErrInvalid, s, err)
 		}
 		return PrefixRange(p), nil
 	}

@@ -121,7 +121,7 @@ func prepare[V any](names *names[V], rules []Rule[V], faults *faults) []entry[V]
 				}
 			}
 			e := &RuleError{Name: r.Name, Index: i, Other: other.Name, OtherIndex: -1,
-				Err: fmt.Errorf("%w: is taken", ErrName)}
+				Err: fmt.Errorf("%w: is taken; want a name that no other rule has", ErrName)}
 			if j, ok := places[other]; ok {
 				e.OtherIndex = j
 			}

@@ -82,7 +82,7 @@ type norm struct {
 func (m Match) norm() (norm, error) {
 	var n norm
 	if !m.Dst.IsValid() {
-		return n, fmt.Errorf("%w: VIP %v: want an address or a prefix like 192.0.2.0/28", ErrInvalid, m.Dst)
+		return n, fmt.Errorf("%w: no VIP: want an address or a prefix like 192.0.2.0/28", ErrInvalid)
 	}
 	dst := m.Dst.Masked()
 	vip, fam := split(dst.Addr())
@@ -235,7 +235,7 @@ func ParseMatch(s string) (Match, error) {
 		}
 	}
 	if err != nil {
-		return Match{}, fmt.Errorf("%w: VIP %q: %w", ErrInvalid, f[0], err)
+		return Match{}, fmt.Errorf("%w: VIP %q: %w; want an address or a prefix like 192.0.2.0/28", ErrInvalid, f[0], err)
 	}
 	f = f[1:]
 	if len(f) > 0 && f[0] != "from" {

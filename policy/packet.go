@@ -61,10 +61,10 @@ func ParsePacket(s string) (Packet, error) {
 		return Packet{}, fmt.Errorf("%w: packet protocol %q: want a name like tcp, or a number from 0 to 255", ErrInvalid, f[0])
 	}
 	if p.Src, err = netip.ParseAddrPort(f[1]); err != nil {
-		return Packet{}, fmt.Errorf("%w: packet source %s: %w", ErrInvalid, strconv.Quote(f[1]), err)
+		return Packet{}, fmt.Errorf("%w: packet source %s: %w; want a form like 192.0.2.1:40000", ErrInvalid, strconv.Quote(f[1]), err)
 	}
 	if p.Dst, err = netip.ParseAddrPort(f[3]); err != nil {
-		return Packet{}, fmt.Errorf("%w: packet destination %s: %w", ErrInvalid, strconv.Quote(f[3]), err)
+		return Packet{}, fmt.Errorf("%w: packet destination %s: %w; want a form like 10.0.0.1:80", ErrInvalid, strconv.Quote(f[3]), err)
 	}
 	return p, nil
 }

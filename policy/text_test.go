@@ -34,7 +34,9 @@ func refuse[T any, P textValue[T]](t *testing.T, texts ...string) {
 	t.Helper()
 	for _, s := range texts {
 		var v T
-		require.ErrorIs(t, P(&v).UnmarshalText([]byte(s)), ErrInvalid, "%q", s)
+		err := P(&v).UnmarshalText([]byte(s))
+		require.ErrorIs(t, err, ErrInvalid, "%q", s)
+		require.ErrorContains(t, err, "want ", "%q", s) // what would be valid
 	}
 }
 

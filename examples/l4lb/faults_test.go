@@ -211,7 +211,7 @@ func wrongFiles() []wrongFile {
 		}},
 		{"10.0.0.1:80", "224.0.0.1:80", []string{"6:28: farms.web.nodes[0].address: 224.0.0.1: want an address of a host"}},
 		{"farm: web}", "farm: web, clients: '2001:db8::/32'}", []string{"8:79: services[0].clients: clients 2001:db8::/32: are IPv6, the VIP 192.0.2.80/32 is IPv4"}},
-		{"farm: web}", "farm: web, clients: 10.0.0.9-10.0.0.5}", []string{"8:79: services[0].clients: clients 10.0.0.9-10.0.0.5: the first address is after the last"}},
+		{"farm: web}", "farm: web, clients: 10.0.0.9-10.0.0.5}", []string{"8:79: services[0].clients: clients 10.0.0.9-10.0.0.5: the first address is after the last; want a range like 10.0.0.1-10.0.0.9"}},
 		{"port: 80, farm", "port: 99999, farm", []string{`8:55: services[0].port: ports "99999": want any, a port like 80, or a range like 8000-8080, from 0 to 65535`}},
 		{"vip: 192.0.2.80, protocol: tcp, port: 80", "match: \"192.0.2.80 icmp/80\"", []string{"8:24: services[0].match: ports 80: protocol icmp has none; want tcp, udp, udplite, dccp, sctp or any"}},
 		{"vip: 192.0.2.80, protocol: tcp, port: 80", "match: nonsense", []string{`8:24: services[0].match: VIP "nonsense": ParseAddr("nonsense"): unable to parse IP`}},
