@@ -214,7 +214,7 @@ func wrongFiles() []wrongFile {
 		{"farm: web}", "farm: web, clients: 10.0.0.9-10.0.0.5}", []string{"8:79: services[0].clients: clients 10.0.0.9-10.0.0.5: the first address is after the last; want a range like 10.0.0.1-10.0.0.9"}},
 		{"port: 80, farm", "port: 99999, farm", []string{`8:55: services[0].port: ports "99999": want any, a port like 80, or a range like 8000-8080, from 0 to 65535`}},
 		{"vip: 192.0.2.80, protocol: tcp, port: 80", "match: \"192.0.2.80 icmp/80\"", []string{"8:24: services[0].match: ports 80: protocol icmp has none; want tcp, udp, udplite, dccp, sctp or any"}},
-		{"vip: 192.0.2.80, protocol: tcp, port: 80", "match: nonsense", []string{`8:24: services[0].match: VIP "nonsense": ParseAddr("nonsense"): unable to parse IP`}},
+		{"vip: 192.0.2.80, protocol: tcp, port: 80", "match: nonsense", []string{`8:24: services[0].match: VIP "nonsense": ParseAddr("nonsense"): unable to parse IP; want an address or a prefix like 192.0.2.0/28`}},
 		{"vip: 192.0.2.80", "vip: '2001:db8::80'", []string{`8:69: services[0].farm: "web": its nodes are of another address family than 2001:db8::80: only forward tunnel reaches them`}},
 		{"vip: 192.0.2.80", "vip: 192.0.2.0/33", []string{`8:22: services[0].vip: "192.0.2.0/33": want an address or a network such as 192.0.2.80, 2001:db8::80 or 192.0.2.0/24`}},
 		{"farm: web}", "farm: web, min-nodes: -1}", []string{"8:81: services[0].min-nodes: -1: want 1 to 32767"}},
