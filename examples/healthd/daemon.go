@@ -56,6 +56,9 @@ func (d *daemon) apply(ctx context.Context, listen bool) error {
 	if err != nil {
 		return err
 	}
+	if !listen {
+		c.Files = nil // keepalived is told by who runs on, and not by one look
+	}
 	ps, err := c.compile(nil)
 	if err != nil {
 		return err

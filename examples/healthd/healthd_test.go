@@ -286,14 +286,17 @@ func TestOnce(t *testing.T) {
 		}
 	}))
 	defer s.Close()
+	track := filepath.Join(t.TempDir(), "track")
 	name := write(t, fmt.Sprintf(`version: 1
 checks:
   web: {method: http, target: "%s", interval: 100ms, timeout: 10s, fall: 2}
   gone: {method: tcp, target: "127.0.0.1:1", interval: 100ms, timeout: 10s}
   mail: {method: smtp, target: "%s", interval: 100ms, timeout: 10s}
 policies: {any: web OR gone, both: web AND gone}
-`, s.Listener.Addr(), mailServer(t)))
+files: [{path: %q, of: any}]
+`, s.Listener.Addr(), mailServer(t), track))
 	status, out, errs := run(t, "once", name)
+	require.NoFileExists(t, track, "a look that moves addresses")
 	require.Equalf(t, 1, status, "%s%s", out, errs)
 	require.Regexp(t, `(?m)^any +up .* web up`, out)
 	require.Regexp(t, `(?m)^both +down .* gone down`, out)
