@@ -65,7 +65,7 @@ func (c *config) find(name string) (farm string, n *node, err error) {
 // noNode says that a name is no node's, or that of several, and which there are.
 func noNode(name string, found, all []string) error {
 	if len(found) > 0 {
-		return fmt.Errorf("several farms have a node %q: want one of %s", name, strings.Join(found, ", "))
+		return badRequest("several farms have a node %q: want one of %s", name, strings.Join(found, ", "))
 	}
 	const most = 20
 	if len(all) > most {
