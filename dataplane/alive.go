@@ -22,9 +22,12 @@ type others struct {
 	found    [chunk]bool
 }
 
+// some reports whether there is something to be looked up.
+func (o *others) some() bool { return o.n+o.clients > 0 }
+
 // note that there is something to be kept alive as of now.
 func (o *others) note(w *Worker) {
-	if o.n+o.clients == 0 {
+	if !o.some() {
 		o.tick = w.tick
 	}
 	o.last = w.now

@@ -143,8 +143,7 @@ func (p *Plane) interceptNodes(next *snapshot) error {
 			return fmt.Errorf("%w: node %q of Intercept.Engine and node %q have one id: give them the same steering.IDs in their Config", ErrInvalid, st.Node.Name, n.name)
 		}
 		if n == nil {
-			n = &node{id: id, seen: new(witness)}
-			next.number(n)
+			n = next.newNode(id)
 		}
 		n.pool, n.name, n.gone = p.inter.pool, st.Node.Name, false
 		n.addr = netip.AddrPortFrom(st.Node.Addr.Addr().Unmap(), st.Node.Addr.Port())

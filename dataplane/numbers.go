@@ -20,8 +20,9 @@ const (
 	lookStep = 1 << 16
 )
 
-// number gives a new node a number, and a place in the snapshot that is being made.
-func (s *snapshot) number(n *node) {
+// newNode makes a node with a number, and gives it a place in the snapshot that is being made.
+func (s *snapshot) newNode(id steering.NodeID) *node {
+	n := &node{id: id, seen: new(witness)}
 	if last := len(s.spare) - 1; last >= 0 {
 		n.no, s.spare = s.spare[last], s.spare[:last]
 		s.nodes[n.no] = n
@@ -29,7 +30,8 @@ func (s *snapshot) number(n *node) {
 		n.no = uint32(len(s.nodes))
 		s.nodes = append(s.nodes, n)
 	}
-	s.byID[n.id] = n
+	s.byID[id] = n
+	return n
 }
 
 // noNode takes the place of a node whose number can be given to another one.

@@ -319,8 +319,7 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 					ErrInvalid, st.Node.Name, n.name)
 			}
 			if n == nil {
-				n = &node{id: id, seen: new(witness)}
-				next.number(n)
+				n = next.newNode(id)
 			}
 			n.pool, n.name, n.gone = q, st.Node.Name, false
 			n.addr = netip.AddrPortFrom(st.Node.Addr.Addr().Unmap(), st.Node.Addr.Port())

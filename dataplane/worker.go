@@ -128,7 +128,7 @@ func (w *Worker) Process(now time.Time, bufs [][]byte, sizes []int, offset int, 
 	w.stats.fit(w.snap)
 	w.out = w.out[:0]
 	w.arena.reset()
-	if w.others.n+w.others.clients > 0 && w.tick != w.others.tick {
+	if w.others.some() && w.tick != w.others.tick {
 		w.keepOthers()
 	}
 	w.reuse()

@@ -15,9 +15,7 @@ import (
 
 // check finds what the types cannot say.
 func (c *config) check(f *conf.File) {
-	if c.Version != 1 && f.Given("version") && !f.Faulty("version") {
-		f.Add("version", "%d: this program knows version 1", c.Version)
-	}
+	f.Version(c.Version)
 	if c.Sessions < 0 || c.Sessions > 1<<28 {
 		f.Add("sessions", "%d: want 1 to %d", c.Sessions, 1<<28)
 	}

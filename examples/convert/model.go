@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lbprim/lbprim/examples/internal/cli"
+	"github.com/lbprim/lbprim/policy"
 )
 
 // setup is what other balancers' files have in common with l4lb's.
@@ -138,7 +139,7 @@ func (s *setup) families() {
 func (s *setup) distinct() {
 	var kept []*service
 	for _, v := range s.services {
-		at := slices.IndexFunc(kept, func(w *service) bool { return v.vip == w.vip && v.proto == w.proto && collide(v.ports, w.ports) })
+		at := slices.IndexFunc(kept, func(w *service) bool { return collide(v, w) })
 		if at < 0 {
 			kept = append(kept, v)
 			continue
@@ -148,26 +149,17 @@ func (s *setup) distinct() {
 	s.services = kept
 }
 
-// collide reports whether two port ranges are the same, or overlap without that one is part of the other.
-func collide(a, b string) bool {
-	a1, a2, ok := portRange(a)
-	b1, b2, ok2 := portRange(b)
-	if !ok || !ok2 {
-		return a == b
-	}
-	overlap := a1 <= b2 && b1 <= a2
-	within := a1 >= b1 && a2 <= b2 || b1 >= a1 && b2 <= a2
-	return a1 == b1 && a2 == b2 || overlap && !within
+// collide reports whether two services are for the same packets, or for some in common without that one's are part of the other's.
+func collide(v, w *service) bool {
+	a, err := v.match()
+	b, err2 := w.match()
+	r := a.Relate(b)
+	return err == nil && err2 == nil && (r == policy.Equal || r == policy.Overlapping)
 }
 
-func portRange(s string) (first, last uint64, ok bool) {
-	from, to, ranged := strings.Cut(s, "-")
-	if !ranged {
-		to = from
-	}
-	first, err := strconv.ParseUint(from, 10, 16)
-	last, err2 := strconv.ParseUint(to, 10, 16)
-	return first, last, err == nil && err2 == nil
+func (v *service) match() (m policy.Match, err error) {
+	m.Dst = netip.PrefixFrom(v.vip, v.vip.BitLen())
+	return m, errors.Join(m.Protocol.UnmarshalText([]byte(v.proto)), m.DstPort.UnmarshalText([]byte(v.ports)))
 }
 
 // fits says what the command line lacks for the farms there are.

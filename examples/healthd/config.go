@@ -117,9 +117,7 @@ func decode(data []byte) (*config, error) {
 
 // validate finds what the types cannot say.
 func (c *config) validate(f *conf.File) {
-	if c.Version != 1 && f.Given("version") && !f.Faulty("version") {
-		f.Add("version", "%d: this program knows version 1", c.Version)
-	}
+	f.Version(c.Version)
 	for _, name := range slices.Sorted(maps.Keys(c.Checks)) {
 		if k := c.Checks[name]; k != nil {
 			if err := k.settle(); err != nil {

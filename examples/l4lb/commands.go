@@ -220,23 +220,17 @@ func adminCommand(name, want, summary string) cli.Command {
 
 // find finds a node by its full name, or by its own if only one farm has it.
 func (s *statusReply) find(name string) (farm, node string, err error) {
-	var found, all []string
+	var all []nodePath
 	for _, f := range s.Farms {
 		for _, n := range f.Nodes {
-			full := nodeName(f.Name, n.Name)
-			if full == name {
-				return f.Name, n.Name, nil
-			}
-			all = append(all, full)
-			if n.Name == name {
-				farm, node, found = f.Name, n.Name, append(found, full)
-			}
+			all = append(all, nodePath{f.Name, n.Name})
 		}
 	}
-	if len(found) == 1 {
-		return farm, node, nil
+	i, err := findNode(name, all)
+	if err != nil {
+		return "", "", err
 	}
-	return "", "", noNode(name, found, all)
+	return all[i].farm, all[i].node, nil
 }
 
 func reloadCommand() cli.Command {

@@ -114,9 +114,7 @@ func decode(data []byte) (*config, error) {
 
 // check finds what the types cannot say. What is wrong in one place keeps nothing else from being looked at.
 func (c *config) check(f *conf.File) {
-	if f.Given("version") && !f.Faulty("version") && c.Version != 1 {
-		f.Add("version", "%d: this program knows version 1", c.Version)
-	}
+	f.Version(c.Version)
 	c.Device.validate(f)
 	c.Admin.validate(f)
 	c.Flows.validate(f, c.Services)

@@ -43,35 +43,45 @@ func (w wishes) prune(c *config) {
 
 // find finds a node by its full name, or by its own if only one farm has such a node.
 func (c *config) find(name string) (farm string, n *node, err error) {
-	var found, all []string
+	var all []nodePath
+	var nodes []*node
 	for _, fname := range slices.Sorted(maps.Keys(c.Farms)) {
 		for _, x := range c.Farms[fname].Nodes {
-			full := nodeName(fname, x.Name)
-			if full == name {
-				return fname, x, nil
-			}
-			all = append(all, full)
-			if x.Name == name {
-				farm, n, found = fname, x, append(found, full)
-			}
+			all, nodes = append(all, nodePath{fname, x.Name}), append(nodes, x)
 		}
 	}
-	if len(found) == 1 {
-		return farm, n, nil
+	i, err := findNode(name, all)
+	if err != nil {
+		return "", nil, err
 	}
-	return "", nil, noNode(name, found, all)
+	return all[i].farm, nodes[i], nil
 }
 
-// noNode says that a name is no node's, or that of several, and which there are.
-func noNode(name string, found, all []string) error {
-	if len(found) > 0 {
-		return badRequest("several farms have a node %q: want one of %s", name, strings.Join(found, ", "))
+type nodePath struct{ farm, node string }
+
+// findNode finds one of all by its full name, or by its own if only one farm has it. The error says which there are.
+func findNode(name string, all []nodePath) (at int, err error) {
+	var found, names []string
+	for i, p := range all {
+		full := nodeName(p.farm, p.node)
+		if full == name {
+			return i, nil
+		}
+		names = append(names, full)
+		if p.node == name {
+			at, found = i, append(found, full)
+		}
 	}
 	const most = 20
-	if len(all) > most {
-		return fmt.Errorf("%w %q: want one of %s and %d more, which l4lb status shows", errNoNode, name, strings.Join(all[:most], ", "), len(all)-most)
+	switch {
+	case len(found) == 1:
+		return at, nil
+	case len(found) > 1:
+		return 0, badRequest("several farms have a node %q: want one of %s", name, strings.Join(found, ", "))
+	case len(names) > most:
+		return 0, fmt.Errorf("%w %q: want one of %s and %d more, which l4lb status shows", errNoNode, name, strings.Join(names[:most], ", "), len(names)-most)
 	}
-	return fmt.Errorf("%w %q: want one of %s", errNoNode, name, strings.Join(all, ", "))
+	return 0, fmt.Errorf("%w %q: want one of %s", errNoNode, name, strings.Join(names, ", "))
 }
 
 // adminState is what an operator can want of a node.

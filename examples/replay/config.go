@@ -118,9 +118,7 @@ func load(name string) (*config, error) {
 func decode(data []byte) (*config, error) {
 	c := &config{}
 	f, _ := conf.Decode(data, c) // its faults come with those below
-	if c.Version != 1 && f.Given("version") && !f.Faulty("version") {
-		f.Add("version", "%d: this program knows version 1", c.Version)
-	}
+	f.Version(c.Version)
 	for _, n := range []struct {
 		path  string
 		value int

@@ -101,7 +101,7 @@ func (p Command) run(a *attempt) error {
 	case exit.Exited() && slices.Contains(p.InconclusiveStatus, exit.ExitCode()):
 		return localError{fmt.Errorf("%s: %s", exit.ProcessState, line)}
 	}
-	return &healthcheck.MismatchError{Got: fmt.Sprintf("%s: %s", exit.ProcessState, line), Want: "exit status 0"}
+	return healthcheck.Mismatch(fmt.Sprintf("%s: %s", exit.ProcessState, line), "exit status 0")
 }
 
 // bounded keeps the beginning of what is written to it.

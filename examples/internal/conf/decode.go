@@ -134,6 +134,13 @@ func (f *File) add(nodes map[string]*yaml.Node, path, text string) {
 // Given reports whether the file has a value at a path.
 func (f *File) Given(path string) bool { return f.nodes[path] != nil }
 
+// Version refuses a version of the format, as the file has it, other than 1.
+func (f *File) Version(v int) {
+	if v != 1 && f.Given("version") && !f.Faulty("version") {
+		f.Add("version", "%d: this program knows version 1", v)
+	}
+}
+
 // Object reports whether the file has keys and values at a path.
 func (f *File) Object(path string) bool {
 	n := f.nodes[path]
