@@ -43,7 +43,8 @@ func (a *attempt) overUDP(talk func(net.Conn) error) error {
 // exchange sends a request and has judge look at each datagram that arrives, until it
 // returns something other than an *ignoredError. A request that silence or an ICMP
 // error answers is sent again up to retries times, evenly spread over what is left of
-// the time; the deadline of the whole stays.
+// the time; the deadline of the whole stays. An ICMP error says more than the silence
+// after it: routers send few of them (Linux one a second to a source).
 func (a *attempt) exchange(conn net.Conn, request []byte, retries int, judge func([]byte) error) error {
 	var ignored, icmp error
 	buf := make([]byte, maxDatagram)
@@ -59,7 +60,6 @@ func (a *attempt) exchange(conn net.Conn, request []byte, retries int, judge fun
 		if a.ctx.Err() != nil {
 			break
 		}
-		icmp = nil
 		if isICMP(err) {
 			icmp = err
 			if try < retries {

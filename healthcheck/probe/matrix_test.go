@@ -100,7 +100,7 @@ func judgeMatrix(w io.Writer) (complete bool) {
 func TestServerLayers234(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	require.NoError(t, n.router.Sysctl("net.ipv4.icmp_ratelimit", "0"))
+	require.NoError(t, n.router.Sysctl("net.ipv4.icmp_ratemask", "0"))
 	require.NoError(t, n.router.Sysctl("net.ipv6.icmp.ratelimit", "0"))
 	for _, a := range []string{"10.7.0.1", "[fd07::1]"} {
 		tcp, udp := a+":8000", a+":8001"

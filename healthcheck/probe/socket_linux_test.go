@@ -167,12 +167,13 @@ func TestRouterSaysUnreachable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// A router of its own each: one tells a source of IPv4 five errors, then one a second (ip_error in Linux's route.c).
+			// A router of its own each: one tells a source of IPv4 five errors, then one a second (ip_error in Linux's route.c). Not icmp_ratelimit
+			// 0, which empties the same bucket.
 			n := newNetwork(t)
 			require.NoError(t, n.host.DefaultVia(netip.MustParseAddr("10.7.0.1"), netip.MustParseAddr("fd07::1")))
 			require.NoError(t, n.router.Sysctl("net.ipv4.ip_forward", "1"))
 			require.NoError(t, n.router.Sysctl("net.ipv6.conf.all.forwarding", "1"))
-			require.NoError(t, n.router.Sysctl("net.ipv4.icmp_ratelimit", "0"))
+			require.NoError(t, n.router.Sysctl("net.ipv4.icmp_ratemask", "0"))
 			require.NoError(t, n.router.Sysctl("net.ipv6.icmp.ratelimit", "0"))
 			ip(t, n.router, "-6", "route", "add", "prohibit", "2001:db8:1::/48")
 			for _, addr := range []string{"203.0.113.1:80", "[2001:db8::1]:80", "[2001:db8:1::1]:80"} {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +23,7 @@ func TestUDPWithSomeICMP(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	for k, v := range map[string]string{
-		"net.ipv4.icmp_ratelimit": "0", "net.ipv6.icmp.ratelimit": "0",
+		"net.ipv4.icmp_ratemask": "0", "net.ipv6.icmp.ratelimit": "0",
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.eth0.rp_filter": "0",
 	} {
 		require.NoError(t, n.router.Sysctl(k, v))
@@ -60,17 +61,20 @@ func TestUDPWithSomeICMP(t *testing.T) {
 }
 
 // refusedOnce is a Dialer whose first read is answered by an ICMP error, and whose
-// later ones are answered.
-type refusedOnce struct{ reads *int }
+// later ones with what then says, or never.
+type refusedOnce struct {
+	reads *int
+	then  string
+}
 
 func (d refusedOnce) DialContext(context.Context, string, string) (net.Conn, error) {
 	c, _ := net.Pipe()
-	return refusedConn{c, d.reads}, nil
+	return refusedConn{c, d}, nil
 }
 
 type refusedConn struct {
 	net.Conn
-	reads *int
+	refusedOnce
 }
 
 func (c refusedConn) Write(b []byte) (int, error) { return len(b), nil }
@@ -79,16 +83,35 @@ func (c refusedConn) Read(b []byte) (int, error) {
 	if *c.reads++; *c.reads == 1 {
 		return 0, &net.OpError{Op: "read", Err: syscall.ECONNREFUSED}
 	}
-	return copy(b, "pong"), nil
+	if c.then == "" {
+		return c.Conn.Read(b)
+	}
+	return copy(b, c.then), nil
 }
 
 // TestUDPRefusedOnce: any ICMP error is down, even if the next datagram would be answered.
 func TestUDPRefusedOnce(t *testing.T) {
 	for _, p := range []probe.UDP{{Expect: []byte("pong")}, {}} {
-		p.Dialer = refusedOnce{new(int)}
+		p.Dialer = refusedOnce{new(int), "pong"}
 		res := p.Probe(within(t, timeout), target)
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 		require.EqualError(t, res.Err, "udp: answer: connection refused")
+	}
+}
+
+// TestRefusedThenSilent: what a router says of the first datagram and not of the later ones is not forgotten.
+func TestRefusedThenSilent(t *testing.T) {
+	for name, p := range map[string]healthcheck.Prober{
+		"dns":    probe.DNS{Dialer: refusedOnce{new(int), ""}},
+		"radius": probe.RADIUS{Dialer: refusedOnce{new(int), ""}, Key: "k"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				res := p.Probe(within(t, timeout), target)
+				require.Equal(t, healthcheck.Fail, res.Verdict)
+				require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
+			})
+		})
 	}
 }
