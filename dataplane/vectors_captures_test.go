@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/internal/testenv"
 	"github.com/lbprim/lbprim/internal/wire"
 	"github.com/lbprim/lbprim/steering"
@@ -102,8 +104,9 @@ func everywhere(t *testing.T) *testPlane {
 	ids := new(steering.IDs)
 	return newPlane(t, families2()[0], func(c *Config, s *Service) {
 		c.MaxSessions = 100000
-		four := &Service{Name: "four", MidStream: Reselect, Pool: mustPool(t, ids, steering.Maglev, steering.Node{Name: "four", Addr: ap(netip.MustParseAddr("203.0.113.77"), 0)})}
-		six := &Service{Name: "six", MidStream: Reselect, Pool: mustPool(t, ids, steering.Maglev, steering.Node{Name: "six", Addr: ap(netip.MustParseAddr("2001:db8:ffff::77"), 0)})}
+		age := clienttable.Ageing{Idle: time.Hour, SYN: time.Hour} // Session goes by the clock, and thousands of packets may take longer than a SYN's session lives
+		four := &Service{Name: "four", Ageing: age, MidStream: Reselect, Pool: mustPool(t, ids, steering.Maglev, steering.Node{Name: "four", Addr: ap(netip.MustParseAddr("203.0.113.77"), 0)})}
+		six := &Service{Name: "six", Ageing: age, MidStream: Reselect, Pool: mustPool(t, ids, steering.Maglev, steering.Node{Name: "six", Addr: ap(netip.MustParseAddr("2001:db8:ffff::77"), 0)})}
 		c.Policies = table(t, rule("four", "0.0.0.0/0", four), rule("six", "::/0", six))
 	})
 }
