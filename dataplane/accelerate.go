@@ -52,9 +52,8 @@ type Translation struct {
 
 // acceleration is a Plane's dealings with its Accelerator.
 type acceleration struct {
-	dev   Accelerator // nil: there is none
-	after uint64      // packets of one direction
-	want  chan clienttable.Flow
+	dev  Accelerator // nil: there is none
+	want chan clienttable.Flow
 
 	mu        sync.Mutex // held while dev is called
 	installed map[clienttable.Flow]*accelerated
@@ -78,7 +77,7 @@ const maxWanted = 4096
 // the number has doubled.
 func (w *Worker) wanted(pk *packet, rec *record, packets uint64) {
 	a := &w.p.accel
-	if packets < a.after || packets&(packets-1) != 0 || rec.accel.Load() != 0 || w.dry {
+	if packets < w.snap.accelerateAfter || packets&(packets-1) != 0 || rec.accel.Load() != 0 || w.dry {
 		return
 	}
 	select {

@@ -12,29 +12,35 @@ import (
 
 // Config configures a [Plane]. A nil Config, and every zero field, takes the default. It is
 // plain data; New keeps a copy.
+//
+// A field that names a method is changed by that one, while packets flow and without a session being disturbed. The others stay, and say why: most are
+// of the caller's own making, and what is behind them can change without the Plane being told. Who needs another one all the same makes another Plane, which takes the
+// sessions over by [Plane.WriteTo] and [Plane.Restore].
 type Config struct {
-	// Policies say which service a packet to a virtual address belongs to; see [Plane.Apply]
-	// for how to exchange them. Default: none, nothing is balanced.
+	// Policies say which service a packet to a virtual address belongs to; [Plane.Apply] exchanges
+	// them. Default: none, nothing is balanced.
 	Policies *policy.Table[*Service]
 
 	// Devices are the queues that Run reads and writes. What is read from a queue is written to the same one,
-	// or to another one of the same interface. Run needs at least one; Process none.
+	// or to another one of the same interface. Run needs at least one; Process none. They stay, since a Plane is what is between them, and their number is
+	// the kernel's matter, too; Workers is how many handle what comes by them.
 	Devices []Device
 	// Workers is how many workers the readers of the queues hand packets to, by the client's endpoint: both directions
 	// of a session meet one worker, whatever queue they come by. Default 0: readers handle what they read, which
 	// is cheaper, and best where there is one queue, or a device sees to it itself that a client's packets come by
 	// one (as AF_PACKET's fanout does, and TUN for up to 4,096 flows). At most 256. [Plane.SetWorkers] changes it.
 	Workers int
-	// Accelerator, if there is one, is asked to forward packets of sessions in place of the Plane. Default: none.
+	// Accelerator, if there is one, is asked to forward packets of sessions in place of the Plane. Default: none. It stays, as
+	// it has sessions; it may refuse all.
 	Accelerator Accelerator
-	// AccelerateAfter is how many packets of one direction a session must have had. Default 16.
+	// AccelerateAfter is how many packets of one direction a session must have had. Default 16. [Plane.SetAccelerateAfter] changes it.
 	AccelerateAfter int
 	// Link says what the packets given to [Plane.Process] look like. Devices tell that
-	// of theirs themselves.
+	// of theirs themselves. It stays: it goes with the caller's buffers.
 	Link Link
 	// NextHop finds the interface and the addresses of the frame for a packet to dst.
 	// Required where packets are Ethernet frames; it must be fast and is called by several workers
-	// at once.
+	// at once. It stays; what it finds may change at any time.
 	NextHop func(dst netip.Addr) (Hop, bool)
 
 	// Addrs are addresses of the balancer's own, one of each family: the outer source of tunnels and the
@@ -51,7 +57,8 @@ type Config struct {
 	MaxAssociations int
 
 	// AssociationChanges is how many of the last changes of the associations are kept for balancers that follow them, see [Plane.Replicas]: 80
-	// bytes each, and a lock common to all workers when a client comes that is not known. Who is further behind is sent all of them. At most 2^28. Default none.
+	// bytes each, and a lock common to all workers when a client comes that is not known. Who is further behind is sent all of them. At most 2^28. Default none. It stays:
+	// which Replicas there are is told to those who follow them at the start, and fewer than would be needed cost nothing but traffic.
 	AssociationChanges int
 
 	// Foreign is what happens to packets that are for no virtual address and belong
@@ -63,41 +70,44 @@ type Config struct {
 	PingNodes int
 	// CheckQuotes drops an ICMP error that quotes a packet whose IPv4 header checksum is wrong
 	// (RFC 5508 requirement 3a). Off by default: routers are known to change what
-	// they quote.
+	// they quote. [Plane.SetCheckQuotes] changes it.
 	CheckQuotes bool
 
 	// Peers are the other balancers of a cluster. They are told of sessions, and asked for the node of a
-	// connection that has begun elsewhere. Default: there are none.
+	// connection that has begun elsewhere. Default: there are none. They stay; who the others are is their own matter, and may change.
 	Peers Peers
-	// Relay has packets that only another balancer can deal with sent to that one. Default: they are refused.
+	// Relay has packets that only another balancer can deal with sent to that one. Default: they are refused. It stays, as
+	// flows under way are known to the others by its Addr, clients were offered segments that fit its MTU, and its Key is one for all; but for Relay.From, which [Plane.SetRelayFrom] changes.
 	Relay *Relay
 	// Proxies are the addresses of proxies that rules send connections to, by a Service whose nodes they are. What comes from them to a
 	// virtual address meets internal rules only (policy.Rule.Internal), and no other traffic does: so a connection can pass a proxy, and
 	// then be balanced. To the service behind, the client is the proxy; if that runs on
 	// this host, the service needs FullNAT, since answers to an address of the host would not pass the balancer. Default: none.
+	// [Plane.SetProxies] changes them.
 	Proxies []netip.Addr
 
 	// MaxHeld bounds the connections with delayed binding that have a client and no node yet, or of whose later requests something is kept. One takes
-	// some 500 bytes, and as many as Delay.Limits.Budget when it has sent something. Default 16,384.
+	// some 500 bytes, and as many as Delay.Limits.Budget when it has sent something. Default 16,384. [Plane.SetMaxHeld] changes it.
 	MaxHeld int
 	// SYNAlarm is how many half-open handshakes with the balancer are logged as an attack. They cost nothing else.
-	// Default 10,000.
+	// Default 10,000. [Plane.SetSYNAlarm] changes it.
 	SYNAlarm int
 	// CookieSecret is what SYN cookies are made with, 16 bytes. Balancers that stand in for each other share one. Default: a
-	// random one.
+	// random one. [Plane.SetCookieSecrets] changes it.
 	CookieSecret []byte
 
-	// Intercept redirects flows that are for no virtual address. Default: they are passed on, or dropped.
+	// Intercept redirects flows that are for no virtual address. Default: they are passed on, or dropped. It
+	// stays, as nodes have the other end of its tunnel; its Engine and Paths have methods that change rules, nodes and channels.
 	Intercept *Intercept
 
-	// Flows has the flows of sessions exported. Default: they are not. See [Plane.SetFlowExport] for how to change
+	// Flows has the flows of sessions exported. Default: they are not. [Plane.SetFlowExport] changes
 	// that.
 	Flows *FlowExport
 
 	// Seed of the hash of flows for consistent steering. Balancers that must agree share
-	// one.
+	// one. It stays: by another one, the clients of consistent steering would find other nodes.
 	Seed uint64
-	// Logger gets what happens off the path of packets. Default: discarded.
+	// Logger gets what happens off the path of packets. Default: discarded. It stays; its handler may change what it does, as by a slog.LevelVar.
 	Logger *slog.Logger
 }
 
@@ -217,15 +227,8 @@ func (cfg *Config) withDefaults() (Config, error) {
 	if c.AssociationChanges < 0 || c.AssociationChanges > mostEntries {
 		errs = append(errs, invalid("Config.AssociationChanges", c.AssociationChanges, fmt.Sprintf("0 to %d", mostEntries)))
 	}
-	c.Proxies = nil
-	if cfg != nil {
-		for i, a := range cfg.Proxies {
-			if !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
-				errs = append(errs, invalid(fmt.Sprintf("Config.Proxies[%d]", i), a, "an address of a host"))
-			}
-			c.Proxies = append(c.Proxies, a.Unmap())
-		}
-	}
+	proxies, bad := hosts("Config.Proxies", c.Proxies)
+	c.Proxies, errs = proxies, append(errs, bad...)
 	if n := len(c.CookieSecret); n != 0 && n != 16 {
 		errs = append(errs, invalid("Config.CookieSecret", fmt.Sprintf("%d bytes", n), "16 bytes, or none"))
 	}

@@ -179,6 +179,7 @@ func (d *delay) follows() bool { return d.Read == ReadHTTP && d.Rules.Config().M
 func (p *Plane) delayOf(d *Delay, use func(*steering.Pool) *pool) *delay {
 	f := &delay{Delay: *d, farms: make(map[string]*pool, len(d.Farms))}
 	f.cookies, _ = splice.NewCookies(p.secret, &d.Offer) // resolve has seen to it that there is no error
+	_ = f.cookies.SetSecrets(p.secrets...)               // that are what cookies take
 	for name, q := range d.Farms {
 		f.farms[name] = use(q)
 	}

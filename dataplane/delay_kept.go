@@ -135,7 +135,7 @@ func (w *Worker) relay(pk *packet, s *holdShard, c *held, r ref, seg *splice.Seg
 	var ev splice.Event
 	var forward bool
 	if r.dir() == toNode {
-		if k.idle && len(seg.Payload) > 0 && relay.Collects() && w.p.holds.n.Load() >= w.p.holds.max {
+		if k.idle && len(seg.Payload) > 0 && relay.Collects() && w.p.holds.n.Load() >= w.p.holds.most.Load() {
 			w.drop(pk, HoldsFull) // the client sends it again
 			return nil
 		}

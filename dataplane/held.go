@@ -50,7 +50,7 @@ type holds struct {
 	n      atomic.Int64 // that wait for a client
 	all    atomic.Int64
 	kept   atomic.Int64 // whose requests are followed
-	max    int64
+	most   atomic.Int64 // of n
 	shards [holdShards]holdShard
 
 	mu      sync.Mutex
@@ -72,7 +72,8 @@ type holdShard struct {
 }
 
 func newHolds(most int) *holds {
-	h := &holds{max: int64(most), readers: make(map[uint32]*reader), parked: make(map[clienttable.Flow]clienttable.Flow)}
+	h := &holds{readers: make(map[uint32]*reader), parked: make(map[clienttable.Flow]clienttable.Flow)}
+	h.most.Store(int64(most))
 	for i := range h.shards {
 		h.shards[i].conns = make(map[clienttable.Flow]*held)
 	}
@@ -85,7 +86,7 @@ func (h *holds) shard(k clienttable.Flow, seed uint64) *holdShard {
 
 // add takes a connection in, unless there are too many.
 func (h *holds) add(s *holdShard, c *held) bool {
-	if h.n.Add(1) > h.max {
+	if h.n.Add(1) > h.most.Load() {
 		h.n.Add(-1)
 		return false
 	}

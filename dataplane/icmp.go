@@ -32,7 +32,7 @@ func (w *Worker) icmpError(pk *packet) {
 		w.icmpForeign(pk, NoQuote)
 		return
 	}
-	if w.p.cfg.CheckQuotes && !q.HeaderSumOK(quote) {
+	if w.snap.checkQuotes && !q.HeaderSumOK(quote) {
 		w.icmpForeign(pk, BadQuote)
 		return
 	}
@@ -93,7 +93,7 @@ func (w *Worker) balanced(key clienttable.Flow) bool {
 
 // serviceOf returns the service that packets of key are for, or nil.
 func (w *Worker) serviceOf(key clienttable.Flow, ping bool) *service {
-	p := policy.Packet{Src: key.Src(), Dst: key.Dst(), Protocol: key.Protocol(), FromProxy: w.p.proxies[key.Src().Addr()]}
+	p := policy.Packet{Src: key.Src(), Dst: key.Dst(), Protocol: key.Protocol(), FromProxy: w.snap.proxies[key.Src().Addr()]}
 	if ping {
 		p.Src, p.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
 	}

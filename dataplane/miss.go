@@ -45,7 +45,7 @@ func (w *Worker) miss(pk *packet) {
 	if v.IsPing() {
 		p.Src, p.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
 	}
-	if w.p.proxies[p.Src.Addr()] && w.snap.table.OwnsVIP(p.Dst.Addr()) {
+	if w.snap.proxies[p.Src.Addr()] && w.snap.table.OwnsVIP(p.Dst.Addr()) {
 		p.FromProxy = true
 		w.toVIP(pk, &p, nil)
 		return

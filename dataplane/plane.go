@@ -55,12 +55,12 @@ type Plane struct {
 	pending pending
 	asks    asks
 
-	proxies map[netip.Addr]bool
-
 	holds    *holds
-	secret   []byte // of SYN cookies
+	secret   []byte   // of SYN cookies, with which the Plane began; the clock of their timestamps goes by it for good
+	secrets  [][]byte // those in force; mu guards them
 	synMu    sync.Mutex
 	syns     synWatch
+	synAlarm int
 	watchers atomic.Pointer[watchers]
 	flows    flowExport
 	inter    *interception
@@ -83,13 +83,10 @@ func New(cfg *Config) (*Plane, error) {
 		_, bad := (&Plane{cfg: c}).check(c.Policies)
 		return nil, errors.Join(err, bad)
 	}
-	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments(), holds: newHolds(c.MaxHeld), secret: c.cookieSecret()}
+	p := &Plane{cfg: c, epoch: time.Now(), serviceNo: make(map[string]uint32), fragments: newFragments(), holds: newHolds(c.MaxHeld), synAlarm: c.SYNAlarm, secret: c.cookieSecret()}
+	p.secrets = [][]byte{p.secret}
 	p.pending.wake = make(chan struct{}, 1)
-	p.proxies = make(map[netip.Addr]bool, len(c.Proxies))
-	for _, a := range c.Proxies {
-		p.proxies[a] = true
-	}
-	p.snap.Store(&snapshot{narrow: math.MaxInt, foreign: c.Foreign, pingNodes: c.PingNodes, labels: func() map[uint32][]farmLabel { return nil }})
+	p.snap.Store(&snapshot{narrow: math.MaxInt, settings: c.settings(), labels: func() map[uint32][]farmLabel { return nil }})
 	if err = p.makeRoom(); err == nil {
 		p.followed = p.followAssociations()
 	}
@@ -110,7 +107,7 @@ func New(cfg *Config) (*Plane, error) {
 		return nil, err
 	}
 	p.accel = acceleration{
-		dev: c.Accelerator, after: uint64(c.AccelerateAfter), want: make(chan clienttable.Flow, maxWanted), installed: make(map[clienttable.Flow]*accelerated),
+		dev: c.Accelerator, want: make(chan clienttable.Flow, maxWanted), installed: make(map[clienttable.Flow]*accelerated),
 	}
 	p.own = p.newWorker(c.Link, "process")
 	p.setWorkers(c.Workers)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/internal/wire"
@@ -25,7 +26,7 @@ type Relay struct {
 	// Addr is where the other balancers reach this one. It is one of Config.Addrs, by default the first.
 	Addr netip.Addr
 	// From are the addresses of the balancers. Nothing is sent to others, and what others send is not taken. Routers at the border must not let
-	// packets in that claim to come from them. Required.
+	// packets in that claim to come from them. Required. [Plane.SetRelayFrom] changes them.
 	From []netip.Prefix
 	// Key of GRE: one that all balancers have, and no channel of Intercept.Paths. Required.
 	Key uint32
@@ -45,16 +46,8 @@ func (x *Relay) resolve(c *Config) (*Relay, error) {
 	if r.Addr = r.Addr.Unmap(); !slices.Contains(c.Addrs, r.Addr) {
 		errs = append(errs, invalid("Relay.Addr", x.Addr, "one of Config.Addrs"))
 	}
-	r.From = nil
-	for i, p := range x.From {
-		if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
-			errs = append(errs, invalid(fmt.Sprintf("Relay.From[%d]", i), p, "a network or an address, such as 192.0.2.1/32"))
-		}
-		r.From = append(r.From, p)
-	}
-	if len(r.From) == 0 {
-		errs = append(errs, invalid("Relay.From", "none", "the addresses of the balancers"))
-	}
+	r.From = slices.Clone(x.From)
+	errs = append(errs, balancers("Relay.From", r.From)...)
 	if r.Key == 0 {
 		errs = append(errs, invalid("Relay.Key", 0, "1 to 4294967295"))
 	}
@@ -70,19 +63,49 @@ func (x *Relay) resolve(c *Config) (*Relay, error) {
 	return &r, errors.Join(errs...)
 }
 
+// balancers returns what is wrong with the addresses of balancers.
+func balancers(field string, from []netip.Prefix) (errs []error) {
+	for i, p := range from {
+		if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
+			errs = append(errs, invalid(fmt.Sprintf("%s[%d]", field, i), p, "a network or an address, such as 192.0.2.1/32"))
+		}
+	}
+	if len(from) == 0 {
+		errs = append(errs, invalid(field, "none", "the addresses of the balancers"))
+	}
+	return errs
+}
+
+// SetRelayFrom replaces the addresses of the balancers, see Relay.From, as balancers join and leave the cluster. The Plane needs a Config.Relay.
+func (p *Plane) SetRelayFrom(from ...netip.Prefix) error {
+	errs := balancers("From", from)
+	if p.relay == nil {
+		errs = append(errs, invalid("Config.Relay", nil, "a Relay, for balancers to be known"))
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	from = slices.Clone(from)
+	p.relay.from.Store(&from)
+	return nil
+}
+
 // relaying is a Relay in force.
 type relaying struct {
 	conf  *Relay
+	from  atomic.Pointer[[]netip.Prefix]
 	way   *way
 	parts reassembler
 }
 
 func newRelaying(c *Relay) *relaying {
-	return &relaying{conf: c, way: newWay(wayKey{Tunnelled, Tunnel{Kind: GRE, Key: c.Key}, c.MTU})}
+	r := &relaying{conf: c, way: newWay(wayKey{Tunnelled, Tunnel{Kind: GRE, Key: c.Key}, c.MTU})}
+	r.from.Store(&c.From)
+	return r
 }
 
 func (r *relaying) knows(a netip.Addr) bool {
-	return slices.ContainsFunc(r.conf.From, func(p netip.Prefix) bool { return p.Contains(a) })
+	return slices.ContainsFunc(*r.from.Load(), func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // mss is the largest segment that fits through the relay, or 0 for any.

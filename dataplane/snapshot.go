@@ -78,10 +78,8 @@ type snapshot struct {
 	// belong to sessions.
 	ends     map[netip.Addr][]answer
 	draining bool
-	// As Config has them, or a setter since.
-	foreign   Foreign
-	pingNodes int
-	delays    bool // there is, or was, a service with delayed binding
+	delays   bool // there is, or was, a service with delayed binding
+	settings
 	// With Intercept: its service, the nodes by address, and the channels by key.
 	inline   *service
 	senders  map[netip.Addr]*node
@@ -145,7 +143,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 	old := p.snap.Load()
 	next := &snapshot{
 		table: t, services: slices.Clone(old.services), ways: slices.Clone(old.ways), narrow: old.narrow, byConf: make(map[*Service]*service),
-		vips: make(map[netip.Prefix]*vip), draining: old.draining, foreign: old.foreign, pingNodes: old.pingNodes, delays: old.delays,
+		vips: make(map[netip.Prefix]*vip), draining: old.draining, delays: old.delays, settings: old.settings,
 	}
 	pools := make(map[*steering.Pool]*pool)
 	for _, q := range p.pools {

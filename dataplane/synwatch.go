@@ -52,12 +52,13 @@ func (p *Plane) watchSYNs(now time.Time) {
 		confirmed += s.confirmed
 	})
 	p.synMu.Lock()
-	changed := p.syns.step(now, answered, confirmed, p.cfg.SYNAlarm)
+	threshold := p.synAlarm
+	changed := p.syns.step(now, answered, confirmed, threshold)
 	alarm, n := p.syns.alarm, p.syns.halfOpen
 	p.synMu.Unlock()
 	switch {
 	case changed && alarm:
-		p.cfg.Logger.Warn("SYN attack: too many half-open connections", "half-open", n, "threshold", p.cfg.SYNAlarm)
+		p.cfg.Logger.Warn("SYN attack: too many half-open connections", "half-open", n, "threshold", threshold)
 	case changed:
 		p.cfg.Logger.Info("SYN attack is over", "half-open", n)
 	}
