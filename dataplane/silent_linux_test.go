@@ -69,11 +69,25 @@ func (w *world) watched(t *testing.T, v6 bool, port uint16, silence time.Duratio
 	t.Cleanup(func() { cancel(); <-done; w.plane.FeedRoster(nil) })
 	for i := range w.servers {
 		name := w.nodes[v6][i].Name
-		require.NoError(t, r.Monitor().Trigger("echo:"+name))
-		require.NoError(t, r.Monitor().Trigger(fmt.Sprintf("port:%s/%d", name, port)))
-		until(t, func() bool { st, _ := r.Port(name, fmt.Sprint(port)); return st.Usable })
+		usable(t, r, name, port)
 	}
 	return r
+}
+
+// usable has a port of a server be checked until it is usable: on a busy machine, or when the server's neighbours look for it again, the first
+// check may come to nothing.
+func usable(t *testing.T, r *healthcheck.Roster, name string, port uint16) {
+	t.Helper()
+	var checked time.Time
+	until(t, func() bool {
+		if time.Since(checked) > 2*time.Second {
+			checked = time.Now()
+			require.NoError(t, r.Monitor().Trigger("echo:"+name))
+			require.NoError(t, r.Monitor().Trigger(fmt.Sprintf("port:%s/%d", name, port)))
+		}
+		st, _ := r.Port(name, fmt.Sprint(port))
+		return st.Usable
+	})
 }
 
 func until(t *testing.T, done func() bool) {
@@ -126,8 +140,7 @@ func TestNetnsSilentPort(t *testing.T) {
 			require.Equal(t, healthcheck.Active, other.State)
 
 			speak()
-			require.NoError(t, r.Monitor().Trigger(fmt.Sprintf("port:%s/%d", name, port)))
-			until(t, func() bool { return state().Usable })
+			usable(t, r, name, port)
 			met := [2]int{}
 			for range 20 {
 				c, server, err := w.dial(v6, port)
@@ -209,9 +222,7 @@ func TestNetnsSilentServer(t *testing.T) {
 			other, _ := r.Server(w.nodes[v6][1].Name)
 			require.Equal(t, healthcheck.Active, other.State)
 			speak()
-			require.NoError(t, r.Monitor().Trigger("echo:"+name))
-			require.NoError(t, r.Monitor().Trigger(fmt.Sprintf("port:%s/%d", name, port)))
-			until(t, func() bool { st, _ := r.Port(name, fmt.Sprint(port)); return st.Usable })
+			usable(t, r, name, port)
 		})
 	}
 }

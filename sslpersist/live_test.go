@@ -74,7 +74,7 @@ func (o openssl) server(addr string, args ...string) *server {
 	t := o.t
 	t.Helper()
 	_, _, cert, key := makeCert(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // not before the test ends, however busy the machine is
 	cmd := exec.CommandContext(ctx, o.path, append([]string{"s_server", "-accept", addr, "-cert", cert, "-key", key, "-cipher", oldCiphers}, args...)...)
 	cmd.Env = append(os.Environ(), "OPENSSL_CONF=/dev/null")
 	if slices.Contains(args, "-early_data") {

@@ -503,12 +503,13 @@ func TestIdleSleeps(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(time.Millisecond)
 	}
-	// The kernel sends router solicitations of its own, so a few wake-ups are expected.
-	time.Sleep(50 * time.Millisecond)
-	before, used := d.Stats(), cpu(t)
-	time.Sleep(300 * time.Millisecond)
-	require.Less(t, cpu(t)-used, 100*time.Millisecond)
-	require.LessOrEqual(t, d.Stats().Sleeps-before.Sleeps, uint64(5))
+	// The kernel sends router solicitations of its own, so a few wake-ups are expected; and on a busy machine the reader is through with the
+	// datagrams only a while later.
+	require.Eventually(t, func() bool {
+		before, used := d.Stats(), cpu(t)
+		time.Sleep(300 * time.Millisecond)
+		return cpu(t)-used < 100*time.Millisecond && d.Stats().Sleeps-before.Sleeps <= 5
+	}, 10*time.Second, time.Millisecond, "it is awake a third of the time, or more often than packets come")
 }
 
 func cpu(t *testing.T) time.Duration {

@@ -63,7 +63,7 @@ func TestConnectCancelled(t *testing.T) {
 	addr, _ := fullListener(t)
 	for _, p := range []healthcheck.Prober{probe.TCP{}, probe.HTTP{}, probe.TCPHalfOpen{},
 		healthchecktest.Started(t, probe.TCP{}), healthchecktest.Started(t, probe.HTTP{}), healthchecktest.Started(t, probe.TCPHalfOpen{})} {
-		ctx, cancel := context.WithCancel(within(t, timeout))
+		ctx, cancel := context.WithCancel(within(t, patience))
 		time.AfterFunc(50*time.Millisecond, cancel)
 		res := p.Probe(ctx, addr)
 		require.Equal(t, healthcheck.Inconclusive, res.Verdict)
@@ -86,7 +86,7 @@ func TestReset(t *testing.T) {
 		})
 		for _, p := range both(t, probe.HTTP{}) {
 			for range 3 {
-				res := p.Probe(within(t, timeout), addr)
+				res := p.Probe(within(t, patience), addr)
 				require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 				require.ErrorIs(t, <-ends, syscall.ECONNRESET)
 			}
@@ -103,7 +103,7 @@ func TestSocketIsNetDialer(t *testing.T) {
 	_, ok := c.(*net.TCPConn)
 	require.True(t, ok)
 	// A wrapper of the caller's own goes its own way, and works too.
-	res := probe.HTTP{Dialer: wrapper{}}.Probe(within(t, timeout), closedPort(t, "127.0.0.1"))
+	res := probe.HTTP{Dialer: wrapper{}}.Probe(within(t, patience), closedPort(t, "127.0.0.1"))
 	require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 }
 

@@ -100,7 +100,11 @@ func (c *drip) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-const timeout = 5 * time.Second
+const (
+	timeout = 5 * time.Second
+	// patience is for what comes at once, unless the machine is busy.
+	patience = 20 * time.Second
+)
 
 func run(p healthcheck.Prober) healthcheck.Result {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)

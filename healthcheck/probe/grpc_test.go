@@ -80,7 +80,7 @@ func TestGRPC(t *testing.T) {
 		} {
 			t.Run(host+" "+row.name, func(t *testing.T) {
 				addr := h2Server(t, host, nil, grpcHealth(row.body, row.status))
-				res := probe.GRPC{Service: row.service}.Probe(within(t, timeout), addr)
+				res := probe.GRPC{Service: row.service}.Probe(within(t, patience), addr)
 				if row.err == "" {
 					require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 				} else {
@@ -92,7 +92,7 @@ func TestGRPC(t *testing.T) {
 	}
 	t.Run("no gRPC there", func(t *testing.T) {
 		addr := h2Server(t, "127.0.0.1", nil, http.NotFoundHandler())
-		res := probe.GRPC{}.Probe(within(t, timeout), addr)
+		res := probe.GRPC{}.Probe(within(t, patience), addr)
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.ErrorContains(t, res.Err, "HTTP status 404")
 	})
@@ -101,17 +101,17 @@ func TestGRPC(t *testing.T) {
 			io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
 			io.Copy(io.Discard, c)
 		})
-		res := probe.GRPC{}.Probe(within(t, timeout), addr)
+		res := probe.GRPC{}.Probe(within(t, patience), addr)
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.ErrorContains(t, res.Err, "HTTP/1.1 header")
 	})
 	t.Run("TLS", func(t *testing.T) {
 		cert, pool := certificate(t, time.Now().Add(72*time.Hour+time.Minute))
 		addr := h2Server(t, "127.0.0.1", &tls.Config{Certificates: []tls.Certificate{cert}}, grpcHealth(serving, "0"))
-		res := probe.GRPC{Secure: true, TLS: &tls.Config{RootCAs: pool}}.Probe(within(t, timeout), addr)
+		res := probe.GRPC{Secure: true, TLS: &tls.Config{RootCAs: pool}}.Probe(within(t, patience), addr)
 		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 		require.Equal(t, "certificate expires in 3 days", res.Note)
-		res = probe.GRPC{Secure: true, TLS: &tls.Config{}}.Probe(within(t, timeout), addr)
+		res = probe.GRPC{Secure: true, TLS: &tls.Config{}}.Probe(within(t, patience), addr)
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.ErrorContains(t, res.Err, "grpc: handshake: ")
 	})

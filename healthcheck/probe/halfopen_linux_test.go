@@ -38,7 +38,7 @@ func TestTCPHalfOpen(t *testing.T) {
 			addr := listen(t, net.JoinHostPort(host, "0"), func(net.Conn) { accepted <- struct{}{} })
 			for _, p := range both(t, probe.TCPHalfOpen{}) {
 				for range 40 { // more than there are ports shared
-					res := p.Probe(within(t, timeout), addr)
+					res := p.Probe(within(t, patience), addr)
 					require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 					require.Empty(t, res.Note)
 				}
@@ -49,14 +49,14 @@ func TestTCPHalfOpen(t *testing.T) {
 			case <-time.After(100 * time.Millisecond):
 			}
 			for _, p := range both(t, probe.TCPHalfOpen{}) {
-				res := p.Probe(within(t, timeout), closedPort(t, host))
+				res := p.Probe(within(t, patience), closedPort(t, host))
 				require.Equal(t, healthcheck.Fail, res.Verdict)
 				require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 				require.EqualError(t, res.Err, "tcp half-open: SYN: connection refused")
 			}
 			src := probe.Socket{Source: netip.MustParseAddr(host), DSCP: 10}
 			for _, p := range both(t, probe.TCPHalfOpen{Socket: src}) {
-				res := p.Probe(within(t, timeout), addr)
+				res := p.Probe(within(t, patience), addr)
 				require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 			}
 		})
@@ -133,15 +133,15 @@ func unprivileged(t *testing.T) {
 	for _, host := range loopbacks {
 		addr := listen(t, net.JoinHostPort(host, "0"), func(net.Conn) {})
 		for _, p := range both(t, probe.TCPHalfOpen{}) {
-			res := p.Probe(within(t, timeout), addr)
+			res := p.Probe(within(t, patience), addr)
 			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 			require.Equal(t, "no raw socket, so connected and reset", res.Note)
 		}
-		res := probe.TCPHalfOpen{}.Probe(within(t, timeout), closedPort(t, host))
+		res := probe.TCPHalfOpen{}.Probe(within(t, patience), closedPort(t, host))
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.EqualError(t, res.Err, "tcp half-open: connect: connection refused")
 
-		res = probe.ICMP{}.Probe(within(t, timeout), addr)
+		res = probe.ICMP{}.Probe(within(t, patience), addr)
 		if res.Verdict == healthcheck.Inconclusive { // as ping_group_range says
 			require.ErrorIs(t, res.Err, os.ErrPermission)
 			require.ErrorIs(t, res.Err, healthcheck.ErrLocal)
@@ -150,7 +150,7 @@ func unprivileged(t *testing.T) {
 			require.Equal(t, "datagram socket", res.Note)
 		}
 		for _, p := range both(t, probe.TCP{Dialer: probe.Socket{Mark: 7}}) {
-			res = p.Probe(within(t, timeout), addr)
+			res = p.Probe(within(t, patience), addr)
 			require.Equal(t, healthcheck.Inconclusive, res.Verdict)
 			require.ErrorIs(t, res.Err, os.ErrPermission)
 		}

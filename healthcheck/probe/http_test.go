@@ -124,7 +124,7 @@ func TestHTTPUserAgent(t *testing.T) {
 	defer s.Close()
 	addr := netip.MustParseAddrPort(s.Listener.Addr().String())
 	for want, h := range map[string]http.Header{"lbprim-healthcheck": nil, "mine": {"user-agent": {"mine"}}} {
-		res := probe.HTTP{Header: h}.Probe(within(t, timeout), addr)
+		res := probe.HTTP{Header: h}.Probe(within(t, patience), addr)
 		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 		require.Equal(t, []string{want}, <-got)
 	}

@@ -78,7 +78,7 @@ func TestNoLeak(t *testing.T) {
 	// A leak of one kind of probe would be ten times as much.
 	const slack = 4
 	ok := false
-	for range 200 { // what serves the test notices the resets a little later
+	for range 1500 { // what serves the test notices the resets a little later
 		if ok = runtime.NumGoroutine() <= goroutines+slack && descriptors(t) <= fds+slack; ok {
 			break
 		}

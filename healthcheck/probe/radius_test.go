@@ -85,7 +85,7 @@ func TestRADIUS(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := row.prober
 					p.Dialer = datagrams(func(b []byte) [][]byte { return [][]byte{row.reply.answer(b)} })
-					res := p.Probe(within(t, timeout), target)
+					res := p.Probe(within(t, patience), target)
 					require.Equal(t, healthcheck.Fail, res.Verdict)
 					require.ErrorContains(t, res.Err, row.err)
 				})
@@ -93,7 +93,7 @@ func TestRADIUS(t *testing.T) {
 			}
 			for _, host := range loopbacks {
 				got := make(chan []byte, 10)
-				res := row.prober.Probe(within(t, timeout), udpServer(t, host, func(b []byte) [][]byte {
+				res := row.prober.Probe(within(t, patience), udpServer(t, host, func(b []byte) [][]byte {
 					got <- bytes.Clone(b)
 					return [][]byte{row.reply.answer(b)}
 				}))
@@ -135,7 +135,7 @@ func TestRADIUSRetries(t *testing.T) {
 		require.EqualValues(t, 3, tries.Load())
 	})
 
-	res := probe.RADIUS{Key: key}.Probe(within(t, timeout), closedUDP(t, "127.0.0.1"))
+	res := probe.RADIUS{Key: key}.Probe(within(t, patience), closedUDP(t, "127.0.0.1"))
 	require.Equal(t, healthcheck.Fail, res.Verdict)
 	require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 	require.GreaterOrEqual(t, res.Latency, 200*time.Millisecond, "unreachable is tried again")

@@ -32,10 +32,10 @@ func TestSocketSource(t *testing.T) {
 			c.Read(make([]byte, 10))
 		})
 		for _, d := range []probe.Dialer{probe.Socket{Source: netip.MustParseAddr(source)}, &probe.Socket{Source: netip.MustParseAddr(source)}} {
-			res := probe.FTP{Dialer: d}.Probe(within(t, timeout), addr)
+			res := probe.FTP{Dialer: d}.Probe(within(t, patience), addr)
 			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 			require.Equal(t, source, <-from)
-			res = probe.TCP{Dialer: d}.Probe(within(t, timeout), addr)
+			res = probe.TCP{Dialer: d}.Probe(within(t, patience), addr)
 			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestSocketDSCP(t *testing.T) {
 			}))
 			require.NoError(t, err)
 			res := probe.UDP{Wait: time.Millisecond, Dialer: probe.Socket{DSCP: 46}}.
-				Probe(within(t, timeout), netip.MustParseAddrPort(c.LocalAddr().String()))
+				Probe(within(t, patience), netip.MustParseAddrPort(c.LocalAddr().String()))
 			require.Equal(t, healthcheck.AssumedAlive, res.Verdict, "%v", res.Err)
 			oob := make([]byte, 100)
 			_, n, _, _, err := c.ReadMsgUDP(make([]byte, 100), oob)
@@ -141,7 +141,7 @@ func TestNoRouteIsInconclusive(t *testing.T) {
 	for name, p := range every() {
 		for _, addr := range []string{"203.0.113.1:80", "[2001:db8::1]:80"} {
 			for _, p := range both(t, p) {
-				res := probeIn(t, n.host, p, addr, 500*time.Millisecond)
+				res := probeIn(t, n.host, p, addr, patience)
 				require.Equal(t, healthcheck.Inconclusive, res.Verdict, "%s: %v", name, res.Err)
 				require.ErrorIs(t, res.Err, healthcheck.ErrLocal, name)
 				require.ErrorContains(t, res.Err, "local: ", name)
@@ -152,7 +152,7 @@ func TestNoRouteIsInconclusive(t *testing.T) {
 	fds := descriptors(t)
 	for _, p := range both(t, probe.TCP{}) {
 		for range 1000 {
-			probeIn(t, n.host, p, "203.0.113.1:80", timeout)
+			probeIn(t, n.host, p, "203.0.113.1:80", patience)
 		}
 	}
 	require.LessOrEqual(t, descriptors(t), fds+4)
@@ -207,7 +207,7 @@ func TestSilentHost(t *testing.T) {
 				require.Less(t, time.Since(start), 20*time.Second)
 			}
 		}
-		res := probeIn(t, n.host, probe.UDP{Wait: 20 * time.Millisecond}, addr, 300*time.Millisecond)
+		res := probeIn(t, n.host, probe.UDP{Wait: 20 * time.Millisecond}, addr, patience)
 		require.Equal(t, healthcheck.AssumedAlive, res.Verdict)
 		// Attempts end before the deadline.
 		start := time.Now()
@@ -230,7 +230,7 @@ func TestMarkAndInterface(t *testing.T) {
 		for _, socket := range []probe.Socket{{}, {Mark: 8}, {Interface: "eth0"}} {
 			for _, p := range []healthcheck.Prober{probe.TCP{Dialer: socket}, probe.TCPHalfOpen{Socket: socket}, probe.ICMP{Socket: socket}} {
 				for _, p := range both(t, p) {
-					res := probeIn(t, n.host, p, addr, timeout)
+					res := probeIn(t, n.host, p, addr, patience)
 					require.Equal(t, healthcheck.Pass, res.Verdict, "%+v: %v", socket, res.Err)
 				}
 			}
@@ -238,7 +238,7 @@ func TestMarkAndInterface(t *testing.T) {
 		for _, socket := range []probe.Socket{{Mark: 7}, {Mark: 7, DSCP: 8}} {
 			for _, p := range []healthcheck.Prober{probe.TCP{Dialer: socket}, probe.TCPHalfOpen{Socket: socket}, probe.ICMP{Socket: socket}, probe.UDP{Dialer: socket}} {
 				for _, p := range both(t, p) {
-					res := probeIn(t, n.host, p, addr, timeout)
+					res := probeIn(t, n.host, p, addr, patience)
 					require.Equal(t, healthcheck.Inconclusive, res.Verdict, "%T %+v: %v", p, socket, res.Err)
 					require.ErrorIs(t, res.Err, healthcheck.ErrLocal)
 				}
@@ -251,13 +251,13 @@ func TestICMPDatagramSocket(t *testing.T) {
 	n := newNetwork(t)
 	require.NoError(t, n.host.Sysctl("net.ipv4.ping_group_range", "0 2147483647"))
 	for _, addr := range []string{"10.7.0.1:0", "[fd07::1]:0"} {
-		res := probeIn(t, n.host, probe.ICMP{}, addr, timeout)
+		res := probeIn(t, n.host, probe.ICMP{}, addr, patience)
 		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 		require.Equal(t, "datagram socket", res.Note)
 	}
 	require.NoError(t, n.host.Sysctl("net.ipv4.ping_group_range", "1 0"))
 	for _, addr := range []string{"10.7.0.1:0", "[fd07::1]:0"} {
-		res := probeIn(t, n.host, probe.ICMP{}, addr, timeout)
+		res := probeIn(t, n.host, probe.ICMP{}, addr, patience)
 		require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 		require.Equal(t, "raw socket", res.Note)
 	}
@@ -274,7 +274,7 @@ func TestNoDescriptors(t *testing.T) {
 	var results []healthcheck.Result
 	for _, p := range []healthcheck.Prober{probe.TCP{}, probe.HTTP{}, probe.UDP{}, probe.TFTP{File: "x"}, probe.ICMP{}, probe.TCPHalfOpen{}} {
 		for _, p := range both(t, p) {
-			results = append(results, p.Probe(within(t, timeout), addr))
+			results = append(results, p.Probe(within(t, patience), addr))
 		}
 	}
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
@@ -289,7 +289,7 @@ func TestNoSelfTalk(t *testing.T) {
 	n := newNetwork(t)
 	require.NoError(t, n.host.Sysctl("net.ipv4.ip_local_port_range", "40000 40001"))
 	for _, addr := range []string{"127.0.0.1:40000", "[::1]:40001", "10.7.0.2:40001"} {
-		for name, p := range map[string]healthcheck.Prober{"udp": probe.UDP{Wait: time.Millisecond}, "tcp": probe.TCP{}, "tftp": probe.TFTP{File: "x", Retries: -1},
+		for name, p := range map[string]healthcheck.Prober{"udp": probe.UDP{Wait: patience, Datagrams: 1}, "tcp": probe.TCP{}, "tftp": probe.TFTP{File: "x", Retries: -1},
 			"started tcp": healthchecktest.Started(t, probe.TCP{}), "started http": healthchecktest.Started(t, probe.HTTP{})} {
 			for range 8 {
 				res := probeIn(t, n.host, p, addr, 20*time.Second)

@@ -69,13 +69,13 @@ func TestStartedEqualsCalled(t *testing.T) {
 		closed := closedPort(t, host)
 		for _, p := range []healthcheck.Prober{probe.TCP{}, probe.HTTP{}, probe.HTTP{Path: "x y"}, probe.TCPHalfOpen{Resend: -1},
 			probe.TCP{Dialer: probe.Socket{DSCP: 99}}, probe.HTTP{Dialer: &probe.Socket{Source: netip.MustParseAddr("192.0.2.1")}}} {
-			want := p.Probe(within(t, timeout), closed)
-			got := healthchecktest.Started(t, p).Probe(within(t, timeout), closed)
+			want := p.Probe(within(t, patience), closed)
+			got := healthchecktest.Started(t, p).Probe(within(t, patience), closed)
 			same(t, want, got)
 		}
 		for _, p := range []healthcheck.Prober{probe.TCP{}, probe.HTTP{}, probe.TCPHalfOpen{}} {
-			want := p.Probe(within(t, timeout), netip.AddrPort{})
-			got := healthchecktest.Started(t, p).Probe(within(t, timeout), netip.AddrPort{})
+			want := p.Probe(within(t, patience), netip.AddrPort{})
+			got := healthchecktest.Started(t, p).Probe(within(t, patience), netip.AddrPort{})
 			same(t, want, got)
 		}
 	}
@@ -102,7 +102,7 @@ func TestStartedAbort(t *testing.T) {
 			c.Close()
 		})
 		for _, p := range both(t, probe.HTTP{}) {
-			res := p.Probe(within(t, timeout), addr)
+			res := p.Probe(within(t, patience), addr)
 			require.Equal(t, healthcheck.Fail, res.Verdict)
 			require.ErrorIs(t, res.Err, syscall.ECONNRESET)
 		}
@@ -143,11 +143,11 @@ func TestStartedUsesSocketsAgain(t *testing.T) {
 			io.Copy(io.Discard, c)
 		})
 		p := healthchecktest.Started(t, probe.HTTP{})
-		require.Equal(t, healthcheck.Pass, p.Probe(within(t, timeout), addr).Verdict)
+		require.Equal(t, healthcheck.Pass, p.Probe(within(t, patience), addr).Verdict)
 		before := descriptors(t)
 		most := 0
 		for range 300 {
-			res := p.Probe(within(t, timeout), addr)
+			res := p.Probe(within(t, patience), addr)
 			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 			most = max(most, descriptors(t))
 		}
@@ -174,7 +174,12 @@ func TestStartedLeakNothing(t *testing.T) {
 
 // TestScopeClosed ends probes that wait; later ones say why they cannot be.
 func TestScopeClosed(t *testing.T) {
-	silent := listen(t, "127.0.0.1:0", func(c net.Conn) { io.Copy(io.Discard, c) })
+	heard := make(chan struct{}, 2)
+	silent := listen(t, "127.0.0.1:0", func(c net.Conn) {
+		c.Read(make([]byte, 4096))
+		heard <- struct{}{}
+		io.Copy(io.Discard, c)
+	})
 	full, _ := fullListener(t)
 	before := descriptors(t)
 	var scope healthcheck.Scope
@@ -188,6 +193,8 @@ func TestScopeClosed(t *testing.T) {
 			stops = append(stops, stop)
 		}
 	}
+	<-heard
+	<-heard
 	require.Empty(t, results)
 	stops[0]()
 	r := <-results

@@ -176,6 +176,9 @@ func TestOnTheWire(t *testing.T) {
 		ip(t, n.host, f, "route", "add", "default", "via", via[1], "dev", "eth1", "table", "100")
 		ip(t, n.host, f, "rule", "add", "fwmark", "7", "table", "100")
 	}
+	// Every datagram to a port that nobody has is answered at once.
+	require.NoError(t, n.router.Sysctl("net.ipv4.icmp_ratemask", "0"))
+	require.NoError(t, n.router.Sysctl("net.ipv6.icmp.ratelimit", "0"))
 	seen := newTap(t, n.router, nil)
 	first, second := ifindex(t, n.router, "eth0"), ifindex(t, n.router, "eth1")
 	for _, a := range []string{"10.9.0.1", "fd09::1"} {
@@ -261,7 +264,7 @@ func TestOnTheWire(t *testing.T) {
 				"icmp":   {probe.ICMP{Socket: want.socket}, map[bool]byte{false: unix.IPPROTO_ICMP, true: unix.IPPROTO_ICMPV6}[target.Is6()], 0},
 			} {
 				seen.forget()
-				res := probeIn(t, n.host, x.p, netip.AddrPortFrom(target, x.port).String(), 300*time.Millisecond)
+				res := probeIn(t, n.host, x.p, netip.AddrPortFrom(target, x.port).String(), patience)
 				require.NotEqual(t, healthcheck.Inconclusive, res.Verdict, "%s %s: %v", name, kind, res.Err)
 				var all []tapped
 				for end := time.Now().Add(20 * time.Second); len(all) == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {

@@ -79,17 +79,17 @@ func TestTLS(t *testing.T) {
 			})
 			checked := probe.TLS{Config: &tls.Config{RootCAs: pool}}
 
-			res := probe.TLS{}.Probe(within(t, timeout), addr)
+			res := probe.TLS{}.Probe(within(t, patience), addr)
 			require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 			require.Equal(t, "certificate expires in 10 days", res.Note)
 			require.True(t, res.NotAfter.Equal(end), "%v %v", res.NotAfter, end)
 
-			require.Equal(t, healthcheck.Pass, checked.Probe(within(t, timeout), addr).Verdict)
-			require.Equal(t, healthcheck.Pass, probe.TLS{HandshakeOnly: true}.Probe(within(t, timeout), broken).Verdict)
-			require.Equal(t, healthcheck.Pass, probe.TLSHello{}.Probe(within(t, timeout), addr).Verdict)
-			require.Equal(t, healthcheck.Pass, probe.HTTP{Dialer: probe.TLSDialer{}}.Probe(within(t, timeout), addr).Verdict)
+			require.Equal(t, healthcheck.Pass, checked.Probe(within(t, patience), addr).Verdict)
+			require.Equal(t, healthcheck.Pass, probe.TLS{HandshakeOnly: true}.Probe(within(t, patience), broken).Verdict)
+			require.Equal(t, healthcheck.Pass, probe.TLSHello{}.Probe(within(t, patience), addr).Verdict)
+			require.Equal(t, healthcheck.Pass, probe.HTTP{Dialer: probe.TLSDialer{}}.Probe(within(t, patience), addr).Verdict)
 
-			res = probe.TLS{}.Probe(within(t, timeout), expired)
+			res = probe.TLS{}.Probe(within(t, patience), expired)
 			require.Equal(t, healthcheck.Pass, res.Verdict)
 			require.Contains(t, res.Note, "certificate expired at")
 
@@ -107,7 +107,7 @@ func TestTLS(t *testing.T) {
 				"closed":       {probe.TLS{}, closedPort(t, host), "tls: connect: connection refused"},
 			} {
 				t.Run(name, func(t *testing.T) {
-					res := row.p.Probe(within(t, timeout), row.addr)
+					res := row.p.Probe(within(t, patience), row.addr)
 					require.Equal(t, healthcheck.Fail, res.Verdict)
 					require.ErrorContains(t, res.Err, row.err)
 				})
@@ -213,10 +213,10 @@ func TestTLSDialer(t *testing.T) {
 		io.Copy(io.Discard, c)
 	})
 	addr := netip.MustParseAddrPort(l.Addr().String())
-	res := probe.IMAP{Dialer: probe.TLSDialer{Config: &tls.Config{RootCAs: pool}}}.Probe(within(t, timeout), addr)
+	res := probe.IMAP{Dialer: probe.TLSDialer{Config: &tls.Config{RootCAs: pool}}}.Probe(within(t, patience), addr)
 	require.Equal(t, healthcheck.Pass, res.Verdict, "%v", res.Err)
 	require.False(t, res.NotAfter.IsZero())
-	res = probe.IMAP{Dialer: probe.TLSDialer{Config: &tls.Config{}}}.Probe(within(t, timeout), addr)
+	res = probe.IMAP{Dialer: probe.TLSDialer{Config: &tls.Config{}}}.Probe(within(t, patience), addr)
 	require.Equal(t, healthcheck.Fail, res.Verdict)
 	require.ErrorContains(t, res.Err, "imap: connect: TLS handshake: ")
 	_, err = probe.TLSDialer{}.DialContext(t.Context(), "udp", addr.String())

@@ -93,7 +93,7 @@ func (c refusedConn) Read(b []byte) (int, error) {
 func TestUDPRefusedOnce(t *testing.T) {
 	for _, p := range []probe.UDP{{Expect: []byte("pong")}, {}} {
 		p.Dialer = refusedOnce{new(int), "pong"}
-		res := p.Probe(within(t, timeout), target)
+		res := p.Probe(within(t, patience), target)
 		require.Equal(t, healthcheck.Fail, res.Verdict)
 		require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 		require.EqualError(t, res.Err, "udp: answer: connection refused")
@@ -108,7 +108,7 @@ func TestRefusedThenSilent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				res := p.Probe(within(t, timeout), target)
+				res := p.Probe(within(t, patience), target)
 				require.Equal(t, healthcheck.Fail, res.Verdict)
 				require.ErrorIs(t, res.Err, syscall.ECONNREFUSED)
 			})
