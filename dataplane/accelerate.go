@@ -168,6 +168,9 @@ func (p *Plane) install(f clienttable.Flow) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for dir, t := range ts[:n] {
+		if t.Outer.IsValid() { // as it is by now, see SetAddrs
+			t.Outer, _ = p.snap.Load().addr(t.Node.Is6())
+		}
 		if !a.dev.Install(t) {
 			continue
 		}
@@ -188,7 +191,7 @@ func (p *Plane) translation(snap *snapshot, rec *record, f clienttable.Flow, dir
 	t := Translation{Flow: f, Forward: y.forward, MTU: y.mtu}
 	if y.forward.direct() {
 		t.Node, t.Tunnel = addrPort(&rec.node).Addr(), y.tunnel
-		t.Outer, _ = p.cfg.addr(t.Node.Is6())
+		t.Outer, _ = snap.addr(t.Node.Is6())
 		return t
 	}
 	src, dst := rec.ends(dir)
@@ -199,6 +202,27 @@ func (p *Plane) translation(snap *snapshot, rec *record, f clienttable.Flow, dir
 		t.Dst = addrPort(dst)
 	}
 	return t
+}
+
+// reinstall has the accelerator send from the balancer's own addresses as they are now.
+func (p *Plane) reinstall() {
+	a := &p.accel
+	if a.some.Load() == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	snap := p.snap.Load()
+	for f, x := range a.installed {
+		t := p.translation(snap, &p.slab.recs[x.ref.record()], f, x.ref.dir())
+		if !t.Outer.IsValid() {
+			continue
+		}
+		p.credit(x, a.dev.Remove(f).Count)
+		if x.used = (Count{}); !a.dev.Install(t) {
+			p.forget(f, x)
+		}
+	}
 }
 
 // credit adds to the counts of a session what an accelerator has forwarded. a.mu is held.

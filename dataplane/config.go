@@ -45,7 +45,7 @@ type Config struct {
 
 	// Addrs are addresses of the balancer's own, one of each family: the outer source of tunnels and the
 	// source of ICMP errors, which otherwise come from the virtual address. Tunnels need one of the
-	// family of their nodes.
+	// family of their nodes. [Plane.SetAddrs] changes them.
 	Addrs []netip.Addr
 
 	// MaxSessions bounds the sessions. A session needs some 350 bytes, taken as
@@ -177,23 +177,6 @@ const (
 	mostEntries = 1 << 28
 )
 
-func cfgAddrs(cfg *Config) []netip.Addr {
-	if cfg == nil {
-		return nil
-	}
-	return cfg.Addrs
-}
-
-// addr returns the balancer's own address of a family.
-func (c *Config) addr(v6 bool) (netip.Addr, bool) {
-	for _, a := range c.Addrs {
-		if a.Is6() == v6 {
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
-}
-
 // ethernet reports whether any packets are frames.
 func (c *Config) ethernet() bool {
 	for _, d := range c.Devices {
@@ -241,18 +224,8 @@ func (cfg *Config) withDefaults() (Config, error) {
 	if c.PingNodes == 0 {
 		c.PingNodes = 1
 	}
-	c.Addrs = nil
-	for i, a := range cfgAddrs(cfg) {
-		if !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
-			errs = append(errs, invalid(fmt.Sprintf("Config.Addrs[%d]", i), a, "an address of a host"))
-		}
-		for _, o := range c.Addrs {
-			if o.Is4() == a.Unmap().Is4() {
-				errs = append(errs, invalid(fmt.Sprintf("Config.Addrs[%d]", i), a, "one address of each family"))
-			}
-		}
-		c.Addrs = append(c.Addrs, a.Unmap())
-	}
+	addrs, bad := ownAddrs("Config.Addrs", c.Addrs)
+	c.Addrs, errs = addrs, append(errs, bad...)
 	ether := c.Link.Ethernet
 	for i, d := range c.Devices {
 		if d == nil {

@@ -195,7 +195,7 @@ func (w *Worker) intercept(pk *packet, p *policy.Packet) (done bool) {
 	if svc == nil {
 		return false
 	}
-	if own, ok := w.p.cfg.addr(pk.v.Version == 6); ok && own == p.Dst.Addr() {
+	if own, ok := w.snap.addr(pk.v.Version == 6); ok && own == p.Dst.Addr() {
 		return w.fromTunnel(pk, p.Src.Addr())
 	}
 	v := &pk.v
@@ -359,7 +359,7 @@ func (w *Worker) fragmentOfTunnel(pk *packet) (done bool) {
 	default:
 		return false
 	}
-	if own, ok := w.p.cfg.addr(v.Version == 6); !ok || own != addrOf(v.Dst(pk.ip)) || w.snap.senders[addrOf(v.Src(pk.ip))] == nil {
+	if own, ok := w.snap.addr(v.Version == 6); !ok || own != addrOf(v.Dst(pk.ip)) || w.snap.senders[addrOf(v.Src(pk.ip))] == nil {
 		return false
 	}
 	if w.dry {

@@ -18,7 +18,7 @@ import (
 // Plane forwards packets. Use [New]; it must not be copied. Its methods are safe for
 // concurrent use.
 type Plane struct {
-	cfg   Config
+	cfg   Config // which New has settled, and stays; mu guards Addrs
 	epoch time.Time
 
 	capacity  capacity
@@ -279,7 +279,7 @@ func (p *Plane) SetNodes(pool *steering.Pool, nodes ...steering.Node) error {
 			}
 			for _, n := range nodes {
 				a, tunnelled := n.Addr.Addr().Unmap(), r.Value.Forward == Tunnelled
-				if _, ok := p.cfg.addr(a.Is6()); a.IsValid() && tunnelled && !ok {
+				if _, ok := addrIn(p.cfg.Addrs, a.Is6()); a.IsValid() && tunnelled && !ok {
 					errs = append(errs, invalid(fmt.Sprintf("rule %q: node %q: Addr", r.Name, n.Name), n.Addr,
 						"an address of a family that Config.Addrs has, too"))
 				}

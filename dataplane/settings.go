@@ -17,12 +17,36 @@ type settings struct {
 	checkQuotes     bool
 	accelerateAfter uint64
 	proxies         map[netip.Addr]bool
+	addrs           []netip.Addr
 }
 
 func (c *Config) settings() settings {
 	return settings{
-		foreign: c.Foreign, pingNodes: c.PingNodes, checkQuotes: c.CheckQuotes, accelerateAfter: uint64(c.AccelerateAfter), proxies: setOf(c.Proxies),
+		foreign: c.Foreign, pingNodes: c.PingNodes, checkQuotes: c.CheckQuotes, accelerateAfter: uint64(c.AccelerateAfter), proxies: setOf(c.Proxies), addrs: c.Addrs,
 	}
+}
+
+// addr returns the balancer's own address of a family.
+func (s *settings) addr(v6 bool) (netip.Addr, bool) { return addrIn(s.addrs, v6) }
+
+func addrIn(addrs []netip.Addr, v6 bool) (netip.Addr, bool) {
+	for _, a := range addrs {
+		if a.Is6() == v6 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// ownAddrs is hosts for the balancer's own addresses.
+func ownAddrs(field string, addrs []netip.Addr) (plain []netip.Addr, errs []error) {
+	plain, errs = hosts(field, addrs)
+	for i, a := range plain {
+		if _, two := addrIn(plain[:i], a.Is6()); two {
+			errs = append(errs, invalid(fmt.Sprintf("%s[%d]", field, i), addrs[i], "one address of each family"))
+		}
+	}
+	return plain, errs
 }
 
 // limit returns the value of a field that bounds something: n, or the default for 0.
@@ -124,5 +148,40 @@ func (p *Plane) SetCookieSecrets(secrets ...[]byte) error {
 			_ = svc.delay.cookies.SetSecrets(p.secrets...) // as probe has
 		}
 	}
+	return nil
+}
+
+// SetAddrs replaces the balancer's own addresses, see Config.Addrs: packets in tunnels, those of sessions, too, come from them from then on, and ICMP errors. Nodes
+// that take packets from certain addresses only are told of the new ones before. It either does so or, with an error, changes nothing.
+//
+// The address of a family can be replaced and added; it can be left out where no node of its family may have sessions through a tunnel. With Config.Intercept, addresses can
+// only be added, as nodes send what they have to those that they know; and with Config.Relay, Relay.Addr stays.
+func (p *Plane) SetAddrs(addrs ...netip.Addr) error {
+	plain, errs := ownAddrs("Addrs", addrs)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.snap.Load()
+	missing := func(a netip.Addr, why string) {
+		errs = append(errs, invalid("Addrs", plain, fmt.Sprintf("%v among them, %s", a, why)))
+	}
+	if p.relay != nil && !slices.Contains(plain, p.relay.conf.Addr) {
+		missing(p.relay.conf.Addr, "where other balancers reach this one (Relay.Addr)")
+	}
+	tunnels := slices.ContainsFunc(s.ways, func(y *way) bool { return y.forward == Tunnelled })
+	for _, a := range s.addrs {
+		if _, ok := addrIn(plain, a.Is6()); p.inter != nil && !slices.Contains(plain, a) {
+			missing(a, "which nodes of Config.Intercept send to")
+		} else if i := slices.IndexFunc(s.nodes, func(n *node) bool { return !n.gone && n.addr.Addr().Is6() == a.Is6() }); tunnels && !ok && i >= 0 {
+			missing(a, fmt.Sprintf("or another one of the family of node %q, since there are tunnels", s.nodes[i].name))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	p.cfg.Addrs = plain
+	next := *s
+	next.addrs = plain
+	p.snap.Store(&next)
+	p.reinstall()
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lbprim/lbprim/clienttable"
 	"github.com/lbprim/lbprim/dataplane/splice"
 	"github.com/lbprim/lbprim/internal/wire"
 	"github.com/lbprim/lbprim/policy"
@@ -361,4 +362,98 @@ func TestSettingsKeepEachOther(t *testing.T) {
 		p.SetUp("n1", false)
 		require.Equal(t, want, p.snap.Load().settings)
 	}
+}
+
+// TestSetAddrs: tunnels begin at another address, and their sessions stay at their nodes.
+func TestSetAddrs(t *testing.T) {
+	both(t, func(t *testing.T, fam family) {
+		taker := &taker{flows: map[clienttable.Flow]Translation{}}
+		p := newPlane(t, fam, func(c *Config, s *Service) {
+			c.Addrs, s.Forward, s.Tunnel = []netip.Addr{fam.elsewhere}, Tunnelled, Tunnel{Kind: GRE, Key: 7}
+			c.Accelerator, c.AccelerateAfter = taker, 2
+		})
+		client, vip := ap(fam.client, 1), ap(fam.vip, 80)
+		outer := func() (src, dst netip.Addr) {
+			t.Helper()
+			v, out := p.send(udp(client, vip, "x"))
+			require.Equal(t, Forwarded, v, "drops %v", p.drops())
+			var view wire.View
+			require.Equal(t, wire.OK, wire.Parse(out, &view))
+			return addrOf(view.Src(out)), addrOf(view.Dst(out))
+		}
+		src, node := outer()
+		require.Equal(t, fam.elsewhere, src)
+		outer()
+		p.Step(p.now)
+		f := clienttable.MakeFlow(wire.ProtoUDP, client, vip)
+		require.Equal(t, fam.elsewhere, taker.flows[f].Outer)
+		before, _ := p.Session(wire.ProtoUDP, client, vip)
+
+		require.NoError(t, p.SetAddrs(fam.router))
+		src, dst := outer()
+		require.Equal(t, fam.router, src)
+		require.Equal(t, node, dst)
+		require.Equal(t, fam.router, taker.flows[f].Outer)
+		after, _ := p.Session(wire.ProtoUDP, client, vip)
+		require.Equal(t, before.In.Packets+1, after.In.Packets, "what the accelerator has forwarded counts once")
+		p.Step(p.now)
+		after, _ = p.Session(wire.ProtoUDP, client, vip)
+		require.Equal(t, before.In.Packets+1+3, after.In.Packets, "and what it has since")
+
+		other := netip.MustParseAddr("2001:db8::9")
+		if fam.vip.Is6() {
+			other = netip.MustParseAddr("192.0.2.9")
+		}
+		for _, bad := range []struct {
+			addrs []netip.Addr
+			want  string
+		}{
+			{nil, `or another one of the family of node "n1", since there are tunnels`}, {[]netip.Addr{other}, fam.router.String() + " among them"},
+			{[]netip.Addr{fam.router, fam.client}, "Addrs[1]"}, {[]netip.Addr{fam.router, {}}, "an address of a host"},
+		} {
+			require.ErrorContains(t, p.SetAddrs(bad.addrs...), bad.want)
+			src, _ = outer()
+			require.Equal(t, fam.router, src)
+		}
+		require.NoError(t, p.SetAddrs(other, fam.elsewhere))
+		require.NoError(t, p.SetAddrs(fam.elsewhere), "nothing needs the other family")
+		src, dst = outer()
+		require.Equal(t, fam.elsewhere, src)
+		require.Equal(t, node, dst)
+
+		// The check of a table goes by them, too.
+		q := newPlane(t, fam)
+		late := *q.svc
+		late.Forward = Tunnelled
+		next := table(t, rule("udp", fam.vip.String()+" udp/80", &late))
+		require.ErrorContains(t, q.Apply(next), "Config.Addrs")
+		require.NoError(t, q.SetAddrs(fam.elsewhere))
+		require.NoError(t, q.SetAddrs())
+		require.ErrorContains(t, q.Apply(next), "Config.Addrs")
+		require.NoError(t, q.SetAddrs(fam.elsewhere))
+		require.NoError(t, q.Apply(next))
+		require.Error(t, q.SetAddrs())
+		ps, _ := relays(t, fam, 1)
+		require.ErrorContains(t, ps[0].SetAddrs(fam.elsewhere), "Relay.Addr")
+		x, _ := inPath(t, fam)
+		require.ErrorContains(t, x.SetAddrs(fam.client), "Config.Intercept")
+	})
+}
+
+// taker is an Accelerator that takes everything, and says of each flow that it has forwarded three packets.
+type taker struct {
+	flows map[clienttable.Flow]Translation
+}
+
+func (a *taker) Install(t Translation) bool { a.flows[t.Flow] = t; return true }
+func (a *taker) Usage(f clienttable.Flow) (u Usage, ok bool) {
+	u.Packets = 3
+	_, ok = a.flows[f]
+	return u, ok
+}
+
+func (a *taker) Remove(f clienttable.Flow) Usage {
+	u, _ := a.Usage(f)
+	delete(a.flows, f)
+	return u
 }

@@ -263,7 +263,7 @@ func (p *Plane) fits(r *policy.Rule[*Service], s *Service) (errs []error) {
 			bad(fmt.Sprintf("node %q: Addr", st.Node.Name), st.Node.Addr, fmt.Sprintf("an address of the family of %v", r.Match.Dst))
 			continue
 		}
-		if _, ok := p.cfg.addr(a.Is6()); !ok && s.Forward == Tunnelled {
+		if _, ok := addrIn(p.cfg.Addrs, a.Is6()); !ok && s.Forward == Tunnelled {
 			bad("Forward", s.Forward, fmt.Sprintf("Config.Addrs with an address of the family of node %q", st.Node.Name))
 		}
 	}

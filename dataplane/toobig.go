@@ -40,7 +40,7 @@ func (w *Worker) sendError(pk *packet, typ, code uint8, rest uint32, most int) b
 		return false
 	}
 	src := v.Dst(pk.ip)
-	if a, ok := w.p.cfg.addr(v.Version == 6); ok {
+	if a, ok := w.snap.addr(v.Version == 6); ok {
 		own := a.As16()
 		src = own[16-len(src):]
 	}

@@ -150,7 +150,7 @@ func (w *Worker) encapsulated(pk *packet, y *way, to *wire.End) bool {
 		}
 	}
 	node := addrPort(to).Addr()
-	src, ok := w.p.cfg.addr(node.Is6())
+	src, ok := w.snap.addr(node.Is6())
 	if !ok {
 		w.drop(pk, NoRoute)
 		return false
