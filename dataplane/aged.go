@@ -13,19 +13,25 @@ type pending struct {
 	some atomic.Bool
 	wake chan struct{} // tells Run that some wait
 	mu   sync.Mutex
-	out  [][]byte
+	out  []unasked
+}
+
+// unasked is a packet from its IP header on.
+type unasked struct {
+	ip   []byte
+	tags tags
 }
 
 // maxPending bounds the packets that wait for a worker; more are not made.
 const maxPending = 4096
 
-func (q *pending) add(b []byte) {
+func (q *pending) add(b []byte, t tags) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.out) == maxPending {
 		return
 	}
-	q.out = append(q.out, b)
+	q.out = append(q.out, unasked{b, t})
 	q.some.Store(true)
 	q.rouse()
 }
@@ -38,7 +44,7 @@ func (q *pending) rouse() {
 	}
 }
 
-func (q *pending) take() (out [][]byte) {
+func (q *pending) take() (out []unasked) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	out, q.out = q.out, nil
@@ -60,6 +66,10 @@ func (p *Plane) closeAged(r ref, rec *record) {
 
 // resetEnds resets a TCP connection towards one or both of its ends, as far as it is known what they will believe.
 func (p *Plane) resetEnds(r ref, rec *record, whom clienttable.CloseTo) {
+	t, ok := rec.tags()
+	if !ok {
+		return // who knows who else would get it
+	}
 	rec.lock.acquire()
 	state := rec.tcp
 	rec.lock.release()
@@ -94,7 +104,7 @@ func (p *Plane) resetEnds(r ref, rec *record, whom clienttable.CloseTo) {
 				}
 			}
 			b := make([]byte, wire.MaxRST)
-			p.pending.add(b[:wire.PutRST(b, version, end.src, end.dst, seq, ack, wire.RST|wire.ACK)])
+			p.pending.add(b[:wire.PutRST(b, version, end.src, end.dst, seq, ack, wire.RST|wire.ACK)], t)
 		}
 	}
 }
@@ -104,15 +114,15 @@ func (w *Worker) takePending() {
 	if w.dry || !w.p.pending.some.Load() {
 		return
 	}
-	for _, b := range w.p.pending.take() {
+	for _, u := range w.p.pending.take() {
 		h := Headroom
 		if w.link.Ethernet {
-			h += 14
+			h += 14 + int(u.tags.n)
 		}
-		buf := w.arena.take(h + len(b))
+		buf := w.arena.take(h + len(u.ip))
 		clear(buf[:h])
-		copy(buf[h:], b)
-		if w.originate(buf, h) {
+		copy(buf[h:], u.ip)
+		if w.originate(buf, h, &u.tags) {
 			w.stats.resets++
 		}
 	}

@@ -25,7 +25,7 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.conns[pk.key]; c != nil {
-		pk.verdict = Held
+		pk.verdict, c.tags = Held, w.tagsOf(pk)
 		if c.has && w.inTable(c) {
 			w.drop(pk, Unproven) // it has moved to another node since the packet was looked up
 			return false
@@ -89,7 +89,7 @@ func (w *Worker) delayed(pk *packet, p *policy.Packet, svc *service, bound bindi
 		return false
 	}
 	c := w.newHeld()
-	c.key, c.svc, c.first, c.isn, c.ourISN = pk.key, svc, bound, seg.Seq-1, seg.Ack-1
+	c.key, c.svc, c.first, c.isn, c.ourISN, c.tags = pk.key, svc, bound, seg.Seq-1, seg.Ack-1, w.tagsOf(pk)
 	if c.conn == nil {
 		c.conn = start.Conn(w.now, d.Limits)
 	} else {
@@ -204,6 +204,9 @@ func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) *splice.Tra
 		w.drop(pk, NoSession)
 		return nil
 	}
+	if r.dir() == toNode {
+		c.tags = w.tagsOf(pk)
+	}
 	if c.kept != nil && c.kept.relay != nil {
 		return w.relay(pk, s, c, r, &seg)
 	}
@@ -215,6 +218,7 @@ func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) *splice.Tra
 		if seg.Flags&(splice.SYN|splice.ACK|splice.RST) == splice.SYN|splice.ACK && c.node != nil {
 			w.synAnswered(c.node)
 		}
+		w.limitMSS(rec, &seg, pk.v.Version == 6)
 		ev, forward = c.conn.FromServer(w.now, &seg, w.emitter(c))
 	}
 	pk.verdict = Held
@@ -224,6 +228,26 @@ func (w *Worker) unspliced(pk *packet, r ref, rec *record, sm *seam) *splice.Tra
 	}
 	w.p.read(r, func(f *reader) { f.take(w.now, r.dir(), &seg, sm.tr.Seq) })
 	return &sm.tr
+}
+
+// limitMSS lowers the largest segment that a node says it takes to what the way to it takes.
+func (w *Worker) limitMSS(rec *record, seg *splice.Segment, v6 bool) {
+	if seg.Flags&splice.SYN == 0 {
+		return
+	}
+	if limit := w.snap.ways[rec.way].limit(v6, &rec.node); limit != 0 {
+		seg.Options.MSS = min(seg.Options.MSS, limit)
+	}
+	if !w.link.Ethernet {
+		return
+	}
+	headers := 40
+	if v6 {
+		headers = 60
+	}
+	if hop, ok := w.p.cfg.NextHop(addrPort(&rec.node).Addr()); ok && hop.MTU > headers {
+		seg.Options.MSS = uint16(min(int(seg.Options.MSS), hop.MTU-headers))
+	}
 }
 
 // act does what an event of a connection calls for.

@@ -40,6 +40,7 @@ type held struct {
 	node    *node
 
 	kept *kept // every request is followed, or nil
+	tags tags  // of the client's last packet
 
 	due int64 // when it is to be looked at, in nanoseconds since the Plane's epoch
 	at  int   // in the heap

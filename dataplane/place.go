@@ -155,6 +155,9 @@ func (w *Worker) place(s *holdShard, c *held) {
 		c.session, c.has, c.node = r, true, n
 		rec := &w.p.slab.recs[r.record()]
 		c.far, c.near = rec.node, rec.client
+		if w.link.Ethernet {
+			rec.setTags(c.tags)
+		}
 		if rec.flags&hasLocal != 0 {
 			c.near = rec.local
 		}
@@ -295,7 +298,7 @@ func (w *Worker) sendSegment(c *held, n *node, to splice.Side, src, dst wire.End
 		ip, from = wire.IPv4Len, 12
 	}
 	if w.link.Ethernet {
-		at += 14
+		at += 14 + int(c.tags.n)
 	}
 	buf := w.arena.take(at + ip + splice.MaxHeader + len(s.Payload))
 	clear(buf[:at])
@@ -305,7 +308,7 @@ func (w *Worker) sendSegment(c *held, n *node, to splice.Side, src, dst wire.End
 	wire.PutHeader(b, src.Addr[from:], dst.Addr[from:], wire.ProtoTCP, 64, 0, ip+m)
 	sum := wire.PseudoSum(src.Addr[from:], dst.Addr[from:], wire.ProtoTCP, m).AddBytes(b[ip:]).Checksum()
 	binary.BigEndian.PutUint16(b[ip+16:], sum)
-	if !w.originate(buf, at) {
+	if !w.originate(buf, at, &c.tags) {
 		return
 	}
 	switch {
@@ -320,8 +323,9 @@ func (w *Worker) sendSegment(c *held, n *node, to splice.Side, src, dst wire.End
 	}
 }
 
-// originate sends a packet of the balancer's own, which begins at an offset of buf, and reports whether it could.
-func (w *Worker) originate(buf []byte, at int) bool {
+// originate sends a packet of the balancer's own, which begins at an offset of buf, behind room for a frame with these tags, and reports whether
+// it could.
+func (w *Worker) originate(buf []byte, at int, t *tags) bool {
 	pk := packet{buf: buf, ip: buf[at:], l3: at}
 	if wire.Parse(pk.ip, &pk.v) != wire.OK {
 		return false
@@ -331,10 +335,19 @@ func (w *Worker) originate(buf []byte, at int) bool {
 		if pk.v.Version == 6 {
 			typ = [2]byte{wire.EtherIPv6 >> 8, wire.EtherIPv6 & 0xff}
 		}
-		copy(buf[Headroom+12:], typ[:])
-		if !w.route(&pk) {
+		copy(buf[Headroom+12:], t.b[:t.n])
+		copy(buf[at-2:], typ[:])
+		hop, ok := w.p.cfg.NextHop(addrOf(pk.v.Dst(pk.ip)))
+		if !ok {
+			w.drop(&pk, NoRoute)
 			return false
 		}
+		if hop.MTU > 0 && len(pk.ip) > hop.MTU {
+			w.drop(&pk, TooBig) // whom should it tell but itself
+			return false
+		}
+		pk.v.SetTTL(pk.ip, pk.v.TTL(pk.ip)-1)
+		hop.frame(buf)
 	}
 	w.emit(buf)
 	return true

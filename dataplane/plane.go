@@ -183,7 +183,7 @@ func (p *Plane) removed(k clienttable.Flow, r ref, why clienttable.Reason) {
 	if why == clienttable.NodeGone && r.dir() == toNode {
 		p.lost.add(p, k, rec)
 	}
-	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.CompareAndSwap(0, 1) {
+	if why == clienttable.Expired && rec.flags&isTCP != 0 && rec.aged.Or(1)&1 == 0 {
 		p.closeAged(r, rec)
 	}
 	other := rec.other(k.Protocol(), r.dir())

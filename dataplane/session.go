@@ -51,7 +51,7 @@ type record struct {
 	// Third line.
 	local    wire.End // if hasLocal
 	shiftLow uint16
-	aged     atomic.Uint32 // 1 once the session was found to have aged
+	aged     atomic.Uint32 // 1 once the session was found to have aged, and twice its packedTags
 	begun    uint32        // in ticks of the Plane's clock
 	spilt    [2]spill
 	seam     seam // if isDelayed

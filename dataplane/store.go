@@ -40,6 +40,9 @@ func (w *Worker) store(pk *packet, svc *service, n *node, to *wire.End) (ref, Re
 	rec.alive[toClient].Store(w.tick)
 	rec.entries.Store(2) // both, from the beginning: the first one stored may be removed before the second one is
 	rec.aged.Store(0)
+	if w.link.Ethernet {
+		rec.setTags(w.tagsOf(pk))
+	}
 	rec.accel.Store(0)
 	rec.setCounts(w.tick, [2]Count{})
 
