@@ -143,7 +143,9 @@ func checks(from probe.Dialer, members []member) (cs []healthcheck.Check) {
 		for _, v6 := range []bool{false, true} {
 			cs = append(cs, healthcheck.Check{
 				ID: nodeName(m.name, v6), Target: netip.AddrPortFrom(lab.ServerAddr(v6, m.host), port(m.service)), Prober: p,
-				Interval: 200 * time.Millisecond, FastInterval: 50 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 2,
+				Interval: 200 * time.Millisecond, FastInterval: 50 * time.Millisecond, Rise: 2, Fall: 2,
+				// Who is dead refuses, and who is slow since the machine is busy is as slow for clients, which wait as long.
+				Timeout: patience,
 			})
 		}
 	}

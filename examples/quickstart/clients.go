@@ -21,7 +21,7 @@ import (
 const (
 	clientAddrs = 8 // of the client, in each family
 
-	patience = 5 * time.Second // of a client for one request
+	patience = 10 * time.Second // of a client for one request
 )
 
 // clients ask the virtual addresses for things, as fast as they are told to, and write down what
