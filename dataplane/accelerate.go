@@ -149,9 +149,9 @@ func (p *Plane) install(f clienttable.Flow) {
 	var ts [2]Translation
 	flows[r.dir()] = f
 	n := 0
-	snap := p.snap.Load()
 	p.peek(f, r, func(rec *record) {
-		if !rec.acceptable() || rec.accel.Load() != 0 || int(rec.way) >= len(snap.ways) {
+		snap := p.snap.Load()
+		if !rec.acceptable() || rec.accel.Load() != 0 {
 			return
 		}
 		if n = 1; rec.flags&oneWay == 0 {

@@ -199,7 +199,7 @@ func (c *Config) cookieSecret() []byte {
 // sweepFarms has the tables of TLS sessions forget what is too old.
 func (p *Plane) sweepFarms(now time.Time) {
 	seen := make(map[*sslpersist.Farm[steering.NodeID]]bool)
-	for _, svc := range p.snap.Load().services {
+	for svc := range p.snap.Load().named() {
 		if svc.live && svc.delay != nil && svc.delay.Sessions != nil && !seen[svc.delay.Sessions] {
 			seen[svc.delay.Sessions] = true
 			svc.delay.Sessions.Sweep(now, 4096)

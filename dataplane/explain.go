@@ -122,7 +122,7 @@ func (t *tracer) session(w *Worker, rec *record, dir uint32) {
 
 func (t *tracer) names(w *Worker, service, node uint32) {
 	snap := w.p.snap.Load()
-	t.e.Service, t.e.Node = snap.services[service].conf.Name, snap.nodes[node].name
+	t.e.Service, t.e.Node = snap.serviceName(service), snap.nodes[node].name
 }
 
 func (t *tracer) association(w *Worker, k clienttable.Association, b binding, ok bool) {

@@ -250,6 +250,17 @@ func (f *fragments) step(now time.Time) (lost int) {
 	return lost
 }
 
+// each calls f with what becomes of the fragments of every packet that a service routes.
+func (f *fragments) each(g func(c *course)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.m {
+		if d.known && d.course.fate == routes {
+			g(&d.course)
+		}
+	}
+}
+
 // knows reports whether the first fragment of a packet was seen.
 func (f *fragments) knows(now time.Time, k clienttable.Flow) bool {
 	if !f.some.Load() {

@@ -92,9 +92,9 @@ func (w *Worker) announceFragments(k clienttable.Flow, c *course, rec *record) {
 	service, node := "", nobody
 	switch {
 	case rec != nil:
-		service, node = w.snap.services[rec.service].conf.Name, w.snap.nodes[rec.nodeNo].name
+		service, node = w.snap.serviceName(rec.service), w.snap.nodes[rec.nodeNo].name
 	case c.fate == routes:
-		service = w.snap.services[c.service].conf.Name
+		service = w.snap.serviceName(c.service)
 	}
 	w.p.cfg.Peers.Announce(k.Protocol(), k.Src(), k.Dst(), node, courseText(service, c))
 }
@@ -112,6 +112,7 @@ func (w *Worker) askFragments(k clienttable.Flow) {
 		if !ok {
 			return
 		}
+		defer p.readers.leave(p.readers.enter()) // c has the number of a service
 		service, c, err := parseCourse(text)
 		if err == nil && c.fate == routes {
 			c.service, err = p.snap.Load().routing(service)
@@ -143,7 +144,7 @@ func (w *Worker) askFragments(k clienttable.Flow) {
 
 // routing returns the number of a service that routes on.
 func (s *snapshot) routing(name string) (no uint32, err error) {
-	for _, svc := range s.services {
+	for svc := range s.named() {
 		if svc.live && svc.conf.Name == name && svc.conf.Forward == Route {
 			return svc.no, nil
 		}
@@ -177,6 +178,17 @@ func (q *asks) takeLoose(link Link) (out []loose) {
 	})
 	q.some.Store(len(q.ready)+len(q.loose) > 0)
 	return out
+}
+
+// each calls f with what becomes of every packet that a service routes.
+func (q *asks) each(f func(c *course)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.loose {
+		if c := &q.loose[i].course; c.fate == routes {
+			f(c)
+		}
+	}
 }
 
 // tell reports whether a packet's course is to be announced: once, and not if all of it has come.

@@ -113,6 +113,18 @@ func (h *holds) remove(s *holdShard, c *held) bool {
 	return true
 }
 
+// each calls f with every connection, under its lock.
+func (h *holds) each(f func(c *held)) {
+	for i := range h.shards {
+		s := &h.shards[i]
+		s.mu.Lock()
+		for _, c := range s.conns {
+			f(c)
+		}
+		s.mu.Unlock()
+	}
+}
+
 // mostSpare bounds how many of the connections that are done with a worker keeps for others.
 const mostSpare = 64
 

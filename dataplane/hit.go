@@ -94,8 +94,7 @@ func (w *Worker) hit(pk *packet, r ref) {
 
 // fitsWay is fits for the way to the node, as far as its service says how wide that is.
 func (w *Worker) fitsWay(pk *packet, rec *record) bool {
-	w.service(rec)
-	mtu := w.snap.ways[rec.way].mtu
+	mtu := w.way(rec.way).mtu
 	return mtu == 0 || w.fits(pk, mtu)
 }
 
@@ -116,7 +115,7 @@ func (w *Worker) count(r ref, rec *record, n int) (packets uint64) {
 
 // clamp lowers the MSS of a SYN or SYN-ACK to what fits the way to the nodes.
 func (w *Worker) clamp(pk *packet, rec *record) {
-	mss := w.snap.ways[rec.way].limit(pk.v.Version == 6, &rec.node)
+	mss := w.way(rec.way).limit(pk.v.Version == 6, &rec.node)
 	if mss == 0 {
 		return
 	}
@@ -128,8 +127,7 @@ func (w *Worker) clamp(pk *packet, rec *record) {
 	}
 }
 
-// service returns a session's service, and sees to it that the batch's configuration knows everything else
-// that its record names.
+// service returns a session's service, and sees to it that the batch's configuration knows its node, too.
 func (w *Worker) service(rec *record) *service {
 	if !w.knows(rec) {
 		w.renew()
@@ -137,10 +135,10 @@ func (w *Worker) service(rec *record) *service {
 	return w.snap.services[rec.service]
 }
 
-// knows reports whether the batch's configuration knows all that a record names; otherwise it was made by another worker, under a
+// knows reports whether the batch's configuration knows the service and the node that a record names; otherwise it was made by another worker, under a
 // newer one.
 func (w *Worker) knows(rec *record) bool {
-	return int(rec.service) < len(w.snap.services) && int(rec.nodeNo) < len(w.stats.nodes) && int(rec.way) < len(w.snap.ways)
+	return int(rec.service) < len(w.snap.services) && w.snap.services[rec.service] != nil && int(rec.nodeNo) < len(w.stats.nodes)
 }
 
 // renew takes up the newest configuration within a batch.

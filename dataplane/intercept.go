@@ -119,14 +119,14 @@ func (x *interception) end(k clienttable.Flow, id steering.NodeID) {
 }
 
 // interceptService is the service of redirected flows. p.mu is held.
-func (p *Plane) interceptService(next *snapshot, no uint32) error {
+func (p *Plane) interceptService(next *snapshot, no uint32, again bool) error {
 	x := p.inter
 	c := Service{Name: x.conf.Name, Forward: Tunnelled, Tunnel: x.conf.Tunnel, MTU: x.conf.MTU, Ageing: x.conf.Ageing, Mode: clienttable.ServerPerSession, ExportFlows: x.conf.ExportFlows}
-	svc := &service{no: no, live: true, conf: c, pool: x.pool, clients: grouping(&c), inline: true}
+	svc := &service{no: no, again: again, live: true, conf: c, pool: x.pool, clients: grouping(&c), inline: true}
 	svc.timers, _ = clienttable.NewTimers(&c.Ageing)
 	var ok bool
 	if svc.way, ok = next.wayOf(&c); !ok {
-		return invalid("Intercept.Tunnel and MTU", maxWays, "fewer different ways over the life of a Plane")
+		return invalid("Intercept.Tunnel and MTU", maxWays, "fewer different ways, those of sessions from before included")
 	}
 	svc.touch = touchTicks(shortest(&c.Ageing, svc.timers))
 	next.services[no] = svc

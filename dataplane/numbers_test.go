@@ -94,7 +94,7 @@ func TestNumbersInUse(t *testing.T) {
 	// No service has the pool any more; its one session goes on, and keeps it.
 	require.NoError(t, p.Apply(table(t, web)))
 	step()
-	require.Empty(t, p.snap.Load().spare)
+	require.Empty(t, p.snap.Load().spare.nodes)
 	require.NoError(t, p.Apply(table(t, web, rule("second", fam.vip2.String(), second))))
 	step()
 	// Its nodes go but for that with the session.
@@ -104,13 +104,13 @@ func TestNumbersInUse(t *testing.T) {
 		}
 	}
 	step()
-	require.Len(t, p.snap.Load().spare, 2*leastGone-1)
+	require.Len(t, p.snap.Load().spare.nodes, 2*leastGone-1)
 	s, ok = p.Session(wire.ProtoUDP, ap(fam.client, 1), ap(fam.vip2, 80))
 	require.True(t, ok)
 	require.Equal(t, f.Dst, s.Node)
 	// They come back, under the same names and others.
 	require.NoError(t, p.SetNodes(other, nodes...))
-	require.Empty(t, p.snap.Load().spare)
+	require.Empty(t, p.snap.Load().spare.nodes)
 	require.Len(t, p.snap.Load().nodes, 2+2*leastGone)
 	step()
 	for i := range uint16(4 * leastGone) {

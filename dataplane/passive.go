@@ -174,7 +174,7 @@ func (p *Plane) stepTraffic(now time.Time, sum []Traffic) {
 	p.bindNodes()
 	snap := p.snap.Load()
 	past := make(map[*pool]bool) // pools whose nodes may answer past the Plane
-	for _, svc := range snap.services {
+	for svc := range snap.named() {
 		if svc.live && svc.conf.Forward.direct() {
 			past[svc.pool] = true
 		}

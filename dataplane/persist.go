@@ -61,14 +61,16 @@ type Restored struct {
 // WriteTo writes the sessions and associations, for [Plane.ReadFrom] of another Plane, so that connections
 // outlive a restart. It implements io.WriterTo. Sessions that begin meanwhile may be missing.
 func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
+	p.numbers.RLock() // until all is written, numbers stand for what dict says
+	defer p.numbers.RUnlock()
 	now := time.Now()
 	snap := p.snap.Load()
 	var dict names
-	for _, s := range snap.services {
-		dict.Services = append(dict.Services, s.conf.Name)
+	for no := range snap.services {
+		dict.Services = append(dict.Services, snap.serviceName(uint32(no)))
 	}
 	dict.Nodes = make([][2]string, len(snap.nodes))
-	for _, s := range snap.services {
+	for s := range snap.named() {
 		for i, nd := range snap.nodes {
 			if (s.uses(nd.pool) || s.inline && nd.pool.inter != nil) && !nd.gone {
 				dict.Nodes[i] = [2]string{s.conf.Name, nd.name}
@@ -113,7 +115,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 			rec.lock.acquire()
 			v.tcp = rec.tcp
 			rec.lock.release()
-			known = int(rec.service) < len(snap.services) && int(rec.nodeNo) < len(snap.nodes) && uint32(snap.nodes[rec.nodeNo].id) == r.node
+			known = snap.service(rec.service) != nil && int(rec.nodeNo) < len(snap.nodes) && uint32(snap.nodes[rec.nodeNo].id) == r.node
 			if rec.flags&isDelayed != 0 {
 				var ok bool
 				v.seam, ok = rec.saveSeam()
@@ -144,7 +146,7 @@ func (p *Plane) WriteTo(w io.Writer) (n int64, err error) {
 	defer assocs.Close()
 	for k, b := range p.assocs().AllAt(now) {
 		nd := nodeByID(snap, b.node)
-		if nd == nil || int(b.service) >= len(snap.services) {
+		if nd == nil || snap.service(b.service) == nil {
 			continue
 		}
 		if !store(assocs, p.assocs(), now, k, savedBinding{nd.no, b.service}) {
@@ -280,6 +282,8 @@ func (p *Plane) Restore(r io.Reader) (Restored, error) {
 		return res, fmt.Errorf("%w: parked connections: %w", ErrSaved, err)
 	}
 	res.Refused = noRoom + more
+	p.numbers.RLock() // sessions get numbers of snap
+	defer p.numbers.RUnlock()
 	snap := p.snap.Load()
 	find := func(service, nodeNo uint32) (*place, bool) {
 		if int(service) >= len(dict.Services) || int(nodeNo) >= len(dict.Nodes) {
@@ -335,7 +339,7 @@ type place struct {
 
 // find returns the service in force and the node of these names.
 func (s *snapshot) find(service string, of [2]string) (*place, bool) {
-	for _, svc := range s.services {
+	for svc := range s.named() {
 		if svc.conf.Name != service || !svc.live || svc.pool.Pool == nil && !svc.inline {
 			continue
 		}

@@ -286,7 +286,7 @@ func (w *Worker) say(c *held, to splice.Side, s *splice.Segment) {
 func (w *Worker) sendSegment(c *held, n *node, to splice.Side, src, dst wire.End, s *splice.Segment) {
 	v6 := c.key.Src().Addr().Is6()
 	if s.Flags&splice.SYN != 0 {
-		if limit := w.snap.ways[c.svc.way].limit(v6, &dst); limit != 0 {
+		if limit := w.way(c.svc.way).limit(v6, &dst); limit != 0 {
 			s.Options.MSS = min(s.Options.MSS, limit)
 		}
 		if limit := w.p.relayMSS(v6); limit != 0 {

@@ -31,12 +31,15 @@ type Plane struct {
 	mu        sync.Mutex // for changes of the snapshot
 	pools     []*pool
 	serviceNo map[string]uint32
+	applied   uint64 // how often a table was
 	poolNo    uint32
-	told      []uint64  // octets of every node, as far as its pool knows of them
-	late      []uint32  // nodes that were lost since the last Step
-	looked    time.Time // when numbers of nodes that are gone were looked for; Step's own
+	told      []uint64 // octets of every node, as far as its pool knows of them
+	late      []uint32 // nodes that were lost since the last Step
 	roster    roster
 	passive   passive
+
+	numbers sync.RWMutex // held by who gives numbers to others, and for reading by who goes by them for long
+	looked  time.Time    // when numbers of what is gone were looked for; numbers guards it
 
 	wmu     sync.Mutex
 	workers []*Worker
@@ -406,7 +409,7 @@ func (p *Plane) Step(now time.Time) (more bool) {
 	p.watchSYNs(now)
 	p.sweepFarms(now)
 	p.loseLate()
-	p.spareNumbers(now)
+	p.reuseNumbers(now)
 	p.mu.Lock()
 	if p.stale() {
 		if err := p.refresh(); err != nil {

@@ -33,10 +33,10 @@ type Replica interface {
 func (p *Plane) Replicas() map[string]Replica {
 	all := make(map[string]Replica)
 	if p.cfg.AssociationChanges > 0 {
-		all["associations"] = p.followed
+		all["associations"] = followed{p}
 	}
 	seen := make(map[*sslpersist.Farm[steering.NodeID]]string)
-	for _, svc := range p.snap.Load().services {
+	for svc := range p.snap.Load().named() {
 		if !svc.live || svc.delay == nil || svc.delay.Sessions == nil {
 			continue
 		}
@@ -130,7 +130,7 @@ const maxLabels = 4
 func farmLabels(services []*service) map[uint32][]farmLabel {
 	labels := make(map[uint32][]farmLabel)
 	for _, svc := range services {
-		if !svc.live {
+		if svc == nil || !svc.live {
 			continue
 		}
 		add := func(q *pool, farm string) {
@@ -157,7 +157,7 @@ func farmLabels(services []*service) map[uint32][]farmLabel {
 // farm returns the pool that has the first of some labels that is known here, and the service of that label.
 func (s *snapshot) farm(labels []farmLabel) (*pool, *service, bool) {
 	for _, l := range labels {
-		for _, svc := range s.services {
+		for svc := range s.named() {
 			if !svc.live || svc.conf.Name != l.service {
 				continue
 			}
@@ -188,7 +188,7 @@ func (p *Plane) followAssociations() *clienttable.Feed[clienttable.Association, 
 				labels = s.labels()[no]
 			}
 			var svc, node string
-			if n := s.byID[steering.NodeID(b.node)]; b.node != 0 && n != nil && int(b.service) < len(s.services) {
+			if n := s.byID[steering.NodeID(b.node)]; b.node != 0 && n != nil && p.names(s, k, b) {
 				svc, node = s.services[b.service].conf.Name, n.name
 			}
 			return labelText(labels, svc, node)

@@ -68,7 +68,7 @@ func (p *Plane) session(k clienttable.Flow, r ref) (s Session, ok bool) {
 func (s *Session) fill(p *Plane, rec *record) {
 	snap := p.snap.Load()
 	s.Node = addrPort(&rec.node)
-	s.Service, s.NodeName = snap.services[rec.service].conf.Name, snap.nodes[rec.nodeNo].name
+	s.Service, s.NodeName = snap.serviceName(rec.service), snap.nodes[rec.nodeNo].name
 	s.pastBalancer = rec.flags&oneWay != 0
 	if rec.flags&hasLocal != 0 {
 		s.Local = addrPort(&rec.local)

@@ -143,7 +143,7 @@ func (p *Plane) SetCookieSecrets(secrets ...[]byte) error {
 	for _, s := range secrets {
 		p.secrets = append(p.secrets, slices.Clone(s))
 	}
-	for _, svc := range p.snap.Load().services {
+	for svc := range p.snap.Load().named() {
 		if svc.delay != nil {
 			_ = svc.delay.cookies.SetSecrets(p.secrets...) // as probe has
 		}
@@ -167,7 +167,7 @@ func (p *Plane) SetAddrs(addrs ...netip.Addr) error {
 	if p.relay != nil && !slices.Contains(plain, p.relay.conf.Addr) {
 		missing(p.relay.conf.Addr, "where other balancers reach this one (Relay.Addr)")
 	}
-	tunnels := slices.ContainsFunc(s.ways, func(y *way) bool { return y.forward == Tunnelled })
+	tunnels := slices.ContainsFunc(s.ways, func(y *way) bool { return y != nil && y.forward == Tunnelled })
 	for _, a := range s.addrs {
 		if _, ok := addrIn(plain, a.Is6()); p.inter != nil && !slices.Contains(plain, a) {
 			missing(a, "which nodes of Config.Intercept send to")

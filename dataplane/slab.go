@@ -195,8 +195,8 @@ func (s *slab) settle() {
 	}
 }
 
-// nodes calls seen with the number of the node of every session. Sessions that begin or end meanwhile may be missing.
-func (s *slab) nodes(g *gate, seen func(no uint32)) {
+// each calls seen with the record of every session. Sessions that begin or end meanwhile may be missing.
+func (s *slab) each(g *gate, seen func(rec *record)) {
 	s.mu.Lock()
 	all := s.fresh
 	s.mu.Unlock()
@@ -205,7 +205,7 @@ func (s *slab) nodes(g *gate, seen func(no uint32)) {
 		turn := g.enter() // what is in use stays what it is
 		for i := range s.recs[from:to] {
 			if rec := &s.recs[from+uint32(i)]; rec.entries.Load() > 0 {
-				seen(rec.nodeNo)
+				seen(rec)
 			}
 		}
 		g.leave(turn)

@@ -15,12 +15,13 @@ import (
 	"github.com/lbprim/lbprim/steering/path"
 )
 
-// service is a Service in force. Its number never changes and is never given to another
-// name; so sessions name their service by it.
+// service is a Service in force. Its number is its own, over all that takes its place under its name, until nothing names it any more, see
+// numbers.go.
 type service struct {
 	inline  bool // of redirected flows, see Intercept
 	live    bool // the table in force has it
 	no      uint32
+	again   bool // another one had the number
 	conf    Service
 	pool    *pool
 	delay   *delay // nil: the first packet decides
@@ -66,13 +67,13 @@ type node struct {
 // snapshot is everything a worker needs beside the tables. It is immutable; a batch uses one.
 type snapshot struct {
 	table    *policy.Table[*Service]
-	services []*service
-	ways     []*way
-	narrow   int // the least MTU of ways of translated packets
+	services []*service // by number; nil: nobody has it
+	ways     []*way     // the same
+	narrow   int        // the least MTU of ways of translated packets
 	byConf   map[*Service]*service
 	vips     map[netip.Prefix]*vip
 	nodes    []*node
-	spare    []uint32 // numbers of nodes that can be given to others
+	spare    spareNumbers
 	byID     map[steering.NodeID]*node
 	// ends are the addresses that nodes of NAT services answer from, with the answers that
 	// belong to sessions.
@@ -142,27 +143,22 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 	}
 	old := p.snap.Load()
 	next := &snapshot{
-		table: t, services: slices.Clone(old.services), ways: slices.Clone(old.ways), narrow: old.narrow, byConf: make(map[*Service]*service),
+		table: t, services: slices.Clone(old.services), ways: slices.Clone(old.ways), narrow: old.narrow, spare: old.spare, byConf: make(map[*Service]*service),
 		vips: make(map[netip.Prefix]*vip), draining: old.draining, delays: old.delays, settings: old.settings,
 	}
 	pools := make(map[*steering.Pool]*pool)
 	for _, q := range p.pools {
 		pools[q.Pool] = q
 	}
-	for i, svc := range next.services {
+	for svc := range old.named() {
 		c := *svc
 		c.live = false
-		next.services[i] = &c
+		next.services[svc.no] = &c
 	}
 	all, poolNo := slices.Clone(p.pools), p.poolNo
 	numbers, used := maps.Clone(p.serviceNo), make(map[*pool]bool)
 	for s, c := range confs {
-		n, ok := numbers[s.Name]
-		if !ok {
-			n = uint32(len(next.services))
-			numbers[s.Name] = n
-			next.services = append(next.services, nil)
-		}
+		n, again := next.numberOf(s.Name, numbers)
 		use := func(sp *steering.Pool) *pool {
 			q := pools[sp]
 			if q == nil {
@@ -178,7 +174,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		if c.Forward != Route {
 			q = use(c.Pool)
 		}
-		svc := &service{no: n, live: true, conf: c, pool: q, clients: grouping(&c), statics: newStatics(c.Static, nil)} // resolve has seen to it that there is no fault
+		svc := &service{no: n, again: again, live: true, conf: c, pool: q, clients: grouping(&c), statics: newStatics(c.Static, nil)} // resolve has seen to it that there is no fault
 		if c.Delay != nil {
 			svc.delay = p.delayOf(c.Delay, use)
 			next.delays = true
@@ -190,21 +186,16 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		for _, a := range c.Locals {
 			svc.locals = append(svc.locals, a.As16())
 		}
+		var ok bool
 		if svc.way, ok = next.wayOf(&c); !ok {
-			return invalid(fmt.Sprintf("Service %q: Forward, Tunnel and MTU", s.Name), maxWays, "fewer different ones over the life of a Plane")
+			return invalid(fmt.Sprintf("Service %q: Forward, Tunnel and MTU", s.Name), maxWays, "fewer different ones, those of sessions from before included")
 		}
 		svc.touch = touchTicks(shortest(&c.Ageing, svc.timers))
 		next.services[n], next.byConf[s] = svc, svc
 	}
 	if p.inter != nil {
-		name := p.inter.conf.Name
-		n, ok := numbers[name]
-		if !ok {
-			n = uint32(len(next.services))
-			numbers[name] = n
-			next.services = append(next.services, nil)
-		}
-		if err := p.interceptService(next, n); err != nil {
+		n, again := next.numberOf(p.inter.conf.Name, numbers)
+		if err := p.interceptService(next, n, again); err != nil {
 			return err
 		}
 	}
@@ -229,6 +220,7 @@ func (p *Plane) apply(t *policy.Table[*Service]) error {
 		return err
 	}
 	p.serviceNo, p.poolNo = numbers, poolNo
+	p.applied++
 	for _, q := range all {
 		q.idle = !used[q]
 	}
@@ -300,7 +292,7 @@ func grouping(c *Service) clienttable.Grouping {
 func (p *Plane) publish(next *snapshot, pools []*pool) error {
 	next.labels = sync.OnceValue(func() map[uint32][]farmLabel { return farmLabels(next.services) })
 	old := p.snap.Load()
-	next.nodes, next.spare = append([]*node(nil), old.nodes...), old.spare
+	next.nodes, next.spare.nodes = append([]*node(nil), old.nodes...), old.spare.nodes
 	next.ends = make(map[netip.Addr][]answer)
 	for i, n := range next.nodes {
 		c := *n

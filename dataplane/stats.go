@@ -216,34 +216,49 @@ func (p *Plane) Drops() iter.Seq2[Reason, uint64] {
 	}
 }
 
-// Services iterates over all services there ever were, by name.
+// Services iterates over the services by name, and over those that are gone for as long as sessions of theirs are remembered, or longer: their
+// counts are forgotten some time after that.
 func (p *Plane) Services() iter.Seq2[string, Traffic] {
 	return func(yield func(string, Traffic) bool) {
-		snap := p.snap.Load()
-		sum := make([]Traffic, len(snap.services))
-		p.each(func(s *workerStats) {
-			for i := range min(len(sum), len(s.services)) {
-				sum[i].merge(&s.services[i])
-			}
-		})
-		for i, svc := range snap.services {
-			if !yield(svc.conf.Name, sum[i]) {
+		snap, sum := p.serviceCounts()
+		for svc := range snap.named() {
+			if !yield(svc.conf.Name, sum[svc.no]) {
 				return
 			}
 		}
 	}
 }
 
+// serviceCounts returns the counts of the services of a snapshot, by number.
+func (p *Plane) serviceCounts() (*snapshot, []Traffic) {
+	defer p.readers.leave(p.readers.enter()) // no number is another one's meanwhile
+	snap := p.snap.Load()
+	sum := make([]Traffic, len(snap.services))
+	p.each(func(s *workerStats) {
+		for i := range min(len(sum), len(s.services)) {
+			sum[i].merge(&s.services[i])
+		}
+	})
+	return snap, sum
+}
+
+// nodeCounts returns the counts of the nodes of a snapshot, by number.
+func (p *Plane) nodeCounts() (*snapshot, []Traffic) {
+	defer p.readers.leave(p.readers.enter())
+	snap := p.snap.Load()
+	sum := make([]Traffic, len(snap.nodes))
+	p.each(func(s *workerStats) {
+		for i := range min(len(sum), len(s.nodes)) {
+			sum[i].merge(&s.nodes[i])
+		}
+	})
+	return snap, sum
+}
+
 // Nodes iterates over the nodes of all pools.
 func (p *Plane) Nodes() iter.Seq2[steering.NodeID, NodeStats] {
 	return func(yield func(steering.NodeID, NodeStats) bool) {
-		snap := p.snap.Load()
-		sum := make([]Traffic, len(snap.nodes))
-		p.each(func(s *workerStats) {
-			for i := range min(len(sum), len(s.nodes)) {
-				sum[i].merge(&s.nodes[i])
-			}
-		})
+		snap, sum := p.nodeCounts()
 		for i, n := range snap.nodes {
 			if !n.gone && !yield(n.id, NodeStats{n.name, sum[i]}) {
 				return

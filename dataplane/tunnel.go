@@ -107,7 +107,7 @@ func (t *Tunnel) wire() wire.Tunnel {
 // deliver sends a packet to a node that answers past the balancer: as it is, or in a tunnel. Super-packets
 // are split first, since the kernel does not segment inside these tunnels.
 func (w *Worker) deliver(pk *packet, rec *record) bool {
-	y := w.snap.ways[rec.way]
+	y := w.way(rec.way)
 	if y.forward == DSR {
 		if !w.link.Ethernet {
 			w.drop(pk, NoRoute)

@@ -100,13 +100,13 @@ func (w *Worker) seen(pk *packet) {
 		e.Reason = pk.reason
 	}
 	if pk.service != 0 {
-		e.Service = w.snap.services[pk.service-1].conf.Name
+		e.Service = w.snap.serviceName(pk.service - 1)
 	}
 	if pk.known {
 		rec := &w.recs[pk.session.record()]
 		w.service(rec)
 		e.Known, e.Backwards = true, pk.session.dir() == toClient
-		e.Service, e.Node = w.snap.services[rec.service].conf.Name, w.snap.nodes[rec.nodeNo].name
+		e.Service, e.Node = w.snap.serviceName(rec.service), w.snap.nodes[rec.nodeNo].name
 	}
 	if pk.verdict == Forwarded && pk.ip != nil {
 		e.Out = flowOf(pk.ip, &pk.v)

@@ -1,12 +1,14 @@
 package dataplane
 
 import (
+	"math"
+
 	"github.com/lbprim/lbprim/internal/wire"
 )
 
 // way is how packets of a session reach its node. A session keeps the one that it began with, whatever
 // becomes of its service: a node that was reached through a tunnel need not understand anything else. Ways are
-// never changed and never forgotten; there are as many as a Plane's configurations had different ones.
+// never changed, and forgotten once neither a service nor a session has them, see numbers.go.
 type way struct {
 	wayKey
 	wire wire.Tunnel
@@ -59,16 +61,38 @@ func (y *way) limit(v6 bool, node *wire.End) uint16 {
 func (s *snapshot) wayOf(c *Service) (no uint16, ok bool) {
 	k := wayKey{c.Forward, c.Tunnel, c.MTU}
 	for i, y := range s.ways {
-		if y.wayKey == k {
+		if y != nil && y.wayKey == k {
 			return uint16(i), true
 		}
 	}
-	if len(s.ways) == maxWays {
+	if no, ok = take(&s.spare.ways); ok {
+		s.ways[no] = newWay(k)
+	} else if len(s.ways) == maxWays {
 		return 0, false
+	} else {
+		no = uint16(len(s.ways))
+		s.ways = append(s.ways, newWay(k))
 	}
-	s.ways = append(s.ways, newWay(k))
 	if c.MTU != 0 && !c.Forward.direct() {
 		s.narrow = min(s.narrow, c.MTU)
 	}
-	return uint16(len(s.ways) - 1), true
+	return no, true
+}
+
+// setNarrow finds the least MTU of ways of translated packets.
+func (s *snapshot) setNarrow() {
+	s.narrow = math.MaxInt
+	for _, y := range s.ways {
+		if y != nil && y.mtu != 0 && !y.forward.direct() {
+			s.narrow = min(s.narrow, y.mtu)
+		}
+	}
+}
+
+// way returns a way of the batch's configuration, or of the newest one, if another worker has begun the session under that.
+func (w *Worker) way(no uint16) *way {
+	if int(no) >= len(w.snap.ways) || w.snap.ways[no] == nil {
+		w.renew()
+	}
+	return w.snap.ways[no]
 }
