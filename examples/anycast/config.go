@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -18,17 +19,19 @@ import (
 type config struct {
 	Version     int              `yaml:"version,required" doc:"Version of the format: 1."`
 	Seed        uint64           `yaml:"seed,required" doc:"Any number, the same on all balancers of the virtual addresses: it makes them choose the same node for a connection."`
-	Source      []netip.Addr     `yaml:"source" doc:"Addresses of this balancer, one of each family: the outer source of tunnels."`
+	Source      []netip.Addr     `yaml:"source" doc:"Addresses of this balancer, one of each family: the outer source of tunnels. They can change while running."`
 	Maintenance bool             `yaml:"maintenance" doc:"Announces nothing, and serves what still comes." default:"false"`
 	Linger      *time.Duration   `yaml:"linger" doc:"How long a balancer that is told to end serves on after it has withdrawn everything." default:"5s"`
 	Status      netip.AddrPort   `yaml:"status" doc:"Address and port of the status page. Without it, there is none."`
-	Sessions    int              `yaml:"sessions" doc:"Most sessions at a time." default:"262144"`
+	Sessions    int              `yaml:"sessions" doc:"Most sessions at a time. It can change while running: with fewer, those that there are go on, and new ones wait for room." default:"262144"`
 	Device      device           `yaml:"device" doc:"The TUN interface."`
 	BGP         bgpSpeaker       `yaml:"bgp,required" doc:"Who is told of the virtual addresses."`
 	Damping     damping          `yaml:"damping" doc:"What keeps announcements steady while nodes come and go."`
 	Farms       map[string]*farm `yaml:"farms,required" doc:"Servers that do the same work, by name."`
 	VIPs        []*vip           `yaml:"vips,required" doc:"The virtual addresses."`
 }
+
+func (c *config) sessions() int { return cmp.Or(c.Sessions, dataplane.DefaultMaxSessions) }
 
 type device struct {
 	Name       string        `yaml:"name" doc:"Name of the TUN interface." default:"lb0"`

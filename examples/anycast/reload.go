@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/lbprim/lbprim/examples/internal/conf"
@@ -55,6 +56,7 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		return nil, nil, err
 	}
 	was := in.table
+	more, less := in.plain(old, c)
 	gone, told := in.gone(c.VIPs), maps.Clone(in.told)
 	steps = []conf.Step{
 		{Name: "the routers", Do: func() error { return in.speaker.setPeers(c.BGP.Peers) }, Undo: func() error { return in.speaker.setPeers(old.BGP.Peers) }},
@@ -76,6 +78,7 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		}},
 		{Name: "the policies", Do: func() error { return in.plane.Apply(table) }, Undo: func() error { return in.plane.Apply(was) }},
 	}
+	steps = append(more, steps...)
 	up := in.pools.up()
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		pool, fm, before := kept[name], c.Farms[name], old.Farms[name]
@@ -113,7 +116,7 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		}
 		return err
 	}})
-	return steps, func() {
+	return append(steps, less...), func() {
 		in.conf, in.pools, in.table = c, next, table
 		for _, v := range gone {
 			p := v.Address.Prefix
@@ -123,6 +126,34 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 		}
 		in.look()
 	}, nil
+}
+
+// plain is the way to another number of sessions, and to other addresses of the balancer's own: what takes memory, and a family of addresses that is new, come
+// before what needs them, and what goes leaves after that.
+func (in *instance) plain(old, c *config) (more, less []conf.Step) {
+	step := func(key string, do, undo func() error) conf.Step {
+		named := func(f func() error) func() error {
+			return func() error {
+				if err := f(); err != nil {
+					return fmt.Errorf("%s: %w", key, err)
+				}
+				return nil
+			}
+		}
+		return conf.Step{Name: key, Do: named(do), Undo: named(undo)}
+	}
+	sessions := func(n int) func() error { return func() error { return in.plane.SetMaxSessions(n) } }
+	source := func(a []netip.Addr) func() error { return func() error { return in.plane.SetAddrs(a...) } }
+	if was, is := old.sessions(), c.sessions(); is > was {
+		more = append(more, step("sessions", sessions(is), sessions(was)))
+	} else if is < was {
+		less = append(less, step("sessions", sessions(is), sessions(was)))
+	}
+	if !slices.Equal(c.Source, old.Source) {
+		both := conf.Families(c.Source, old.Source)
+		more, less = append(more, step("source", source(both), source(old.Source))), append(less, step("source", source(c.Source), source(both)))
+	}
+	return more, less
 }
 
 // setUp says of nodes whether they are up: all of them if known is nil, bar those that have failed meanwhile.
@@ -151,10 +182,10 @@ func (in *instance) gone(vips []*vip) (gone []*vip) {
 func (in *instance) mayBecome(c *config) error {
 	fixed := func(c *config) string {
 		b := c.BGP
-		return fmt.Sprint(c.Seed, c.Source, c.Status, c.Sessions, c.Device, b.AS, b.RouterID, b.ListenPort, b.NextHops) + fmt.Sprint(or(b.HoldTime, 0))
+		return fmt.Sprint(c.Seed, c.Status, c.Device, b.AS, b.RouterID, b.ListenPort, b.NextHops) + fmt.Sprint(or(b.HoldTime, 0))
 	}
 	if fixed(c) != fixed(in.conf) {
-		return errors.New("seed, source, status, sessions, device, and of bgp as, router-id, listen-port, next-hops and hold-time cannot change while running; restart for that")
+		return errors.New("seed, status, device, and of bgp as, router-id, listen-port, next-hops and hold-time cannot change while running; restart for that")
 	}
 	var errs []error
 	for _, v := range c.VIPs {

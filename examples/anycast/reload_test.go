@@ -197,11 +197,37 @@ func TestCheckGoes(t *testing.T) {
 	require.Contains(t, in.state(t), "node dns/a 10.0.0.1:53 weight 0 up true")
 }
 
+// The balancer's addresses and room for sessions change while packets flow, or not at all.
+func TestSessionsAndSource(t *testing.T) {
+	in := inProcess(t, reloadFile+"sessions: 1024\n")
+	before := in.state(t)
+	for _, c := range []struct {
+		source   string
+		sessions int
+	}{{`10.0.0.8, "fd00::8"`, 2000}, {"10.0.0.7", 500}, {`"fd00::7", 10.0.0.6`, 3000}} {
+		file := strings.Replace(reloadFile, `10.0.0.9, "fd00::9"`, c.source, 1) + fmt.Sprintf("sessions: %d\n", c.sessions)
+		was := in.plane.MaxSessions()
+		next, err := decode([]byte(file))
+		require.NoError(t, err)
+		steps, _, err := in.steps(next)
+		require.NoError(t, err)
+		late := errors.New("too late")
+		require.ErrorIs(t, conf.Transact(append(steps, conf.Step{Do: func() error { return late }, Undo: func() error { return nil }})), late)
+		require.Equal(t, was, in.plane.MaxSessions())
+		in.file = write(t, file)
+		require.NoError(t, in.reload())
+		require.Equal(t, in.conf.sessions(), in.plane.MaxSessions())
+		require.Equal(t, before, in.state(t))
+	}
+	in.file = write(t, strings.Replace(reloadFile, `10.0.0.9, "fd00::9"`, `"fd00::9"`, 1))
+	require.ErrorContains(t, in.reload(), "source")
+}
+
 // What cannot change while running is refused, and named.
 func TestReloadRefuses(t *testing.T) {
 	in := inProcess(t, reloadFile)
 	before := in.state(t)
-	for old, next := range map[string]string{"seed: 1": "seed: 2", "as: 64512": "as: 64513", "192.0.2.0/24": "192.0.2.0/25, 192.0.2.128/25", "{announce-after: 0s}": "{announce-after: 0s}\nsessions: 7"} {
+	for old, next := range map[string]string{"seed: 1": "seed: 2", "as: 64512": "as: 64513", "192.0.2.0/24": "192.0.2.0/25, 192.0.2.128/25"} {
 		in.file = write(t, strings.Replace(reloadFile, old, next, 1))
 		require.ErrorContains(t, in.reload(), "cannot change while running")
 	}

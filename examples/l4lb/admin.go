@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
@@ -9,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"mime"
 	"net"
@@ -19,19 +17,24 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // adminServer is the admin interface of an instance.
 type adminServer struct {
-	conf    admin
 	log     *slog.Logger
 	handler http.Handler
+	conf    atomic.Pointer[admin]
 	secrets atomic.Pointer[secrets] // nil without TCP
-	socket  *net.UnixListener
-	tcp     net.Listener
-	bodies  time.Duration // how long the body of a request may take
+	bodies  time.Duration           // how long the body of a request may take
+
+	mu          sync.Mutex // for changes
+	socket, tcp *door
+	serve       func(*door) // while it runs, else nil
+	retire      func(*door)
+	serving     sync.WaitGroup
 }
 
 // secrets are what the TCP listener needs.
@@ -63,42 +66,14 @@ func (a admin) readSecrets() (*secrets, error) {
 }
 
 // openAdmin opens the listeners.
-func openAdmin(a admin, log *slog.Logger, handler http.Handler) (s *adminServer, err error) {
-	s = &adminServer{conf: a, log: log, handler: handler, bodies: 10 * time.Second}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	if path := a.socket(); path != "" {
-		if s.socket, err = listenUnix(path); err != nil {
-			return s, err
-		}
+func openAdmin(a admin, log *slog.Logger, handler http.Handler) (*adminServer, error) {
+	s := &adminServer{log: log, handler: handler, bodies: 10 * time.Second}
+	next, err := s.prepare(admin{Socket: "none"}, a)
+	if err != nil {
+		return nil, err
 	}
-	if a.Listen.IsValid() {
-		x, err := s.readSecrets()
-		if err != nil {
-			return s, err
-		}
-		s.secrets.Store(x)
-		l, err := net.Listen("tcp", a.Listen.String())
-		if err != nil {
-			return s, fmt.Errorf("admin: %w", err)
-		}
-		s.tcp = tls.NewListener(l, &tls.Config{
-			MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &s.secrets.Load().cert, nil },
-		})
-	}
+	s.become(next)
 	return s, nil
-}
-
-// readSecrets reads certificate, key and token; nil without TCP.
-func (s *adminServer) readSecrets() (*secrets, error) {
-	if !s.conf.Listen.IsValid() {
-		return nil, nil
-	}
-	return s.conf.readSecrets()
 }
 
 // listenUnix opens a socket for its owner only, in place of one that nobody listens on any more.
@@ -128,61 +103,10 @@ func listenUnix(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// close is the last thing that is done: who listens keeps a second instance from beginning, and so from what this one has yet to undo.
-func (s *adminServer) close() {
-	if s.socket != nil {
-		s.socket.Close()
-		_ = os.Remove(s.conf.socket())
-	}
-	if s.tcp != nil {
-		s.tcp.Close()
-	}
-}
-
 // open is a listener that goes on listening when a server closes it, but gives nobody to it any more.
 type open struct{ *net.UnixListener }
 
 func (l open) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
-
-// run serves until ctx is done. Then nobody is answered any more.
-func (s *adminServer) run(ctx context.Context) error {
-	type door struct {
-		l     net.Listener
-		guard http.Handler
-	}
-	var doors []door
-	if s.socket != nil {
-		doors = append(doors, door{open{s.socket}, s.guard(s.handler, false)})
-	}
-	if s.tcp != nil {
-		doors = append(doors, door{s.tcp, s.guard(s.handler, true)})
-	}
-	failed := make(chan error, len(doors))
-	servers := make([]*http.Server, len(doors))
-	for i, d := range doors {
-		servers[i] = &http.Server{
-			Handler: d.guard, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-			ErrorLog: slog.NewLogLogger(s.log.With("part", "admin").Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
-		}
-		go func() { failed <- servers[i].Serve(d.l) }()
-	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
-	}
-	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	for _, srv := range servers {
-		if srv.Shutdown(soon) != nil {
-			srv.Close()
-		}
-	}
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, fs.ErrClosed) {
-		err = nil
-	}
-	return err
-}
 
 // guard lets only those through who may: over TCP who has the token, and never a page of another site.
 func (s *adminServer) guard(next http.Handler, tcp bool) http.Handler {
@@ -233,7 +157,7 @@ func (s *adminServer) foreign(r *http.Request, tcp bool) string {
 	_, err := netip.ParseAddr(host)
 	switch known := strings.EqualFold(host, "localhost"); {
 	case known:
-	case tcp && (err == nil || slices.ContainsFunc(s.conf.Names, func(n string) bool { return strings.EqualFold(n, host) })):
+	case tcp && (err == nil || slices.ContainsFunc(s.conf.Load().Names, func(n string) bool { return strings.EqualFold(n, host) })):
 	case !tcp && (host == "l4lb" || host == "127.0.0.1" || host == "::1"):
 	default:
 		return fmt.Sprintf("host %q is not a name of this interface; admin.names lists more", host)
@@ -259,7 +183,8 @@ func (s *adminServer) foreign(r *http.Request, tcp bool) string {
 func (s *adminServer) hasToken(r *http.Request) bool {
 	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	sum := sha256.Sum256([]byte(got))
-	return subtle.ConstantTimeCompare(sum[:], s.secrets.Load().token[:]) == 1 && ok
+	x := s.secrets.Load()
+	return x != nil && subtle.ConstantTimeCompare(sum[:], x.token[:]) == 1 && ok
 }
 
 func reply(w http.ResponseWriter, v any) {

@@ -24,7 +24,8 @@ import (
 )
 
 func TestGuard(t *testing.T) {
-	s := &adminServer{log: slog.New(slog.DiscardHandler), conf: admin{Names: []string{"lb1.example.net"}}}
+	s := &adminServer{log: slog.New(slog.DiscardHandler)}
+	s.conf.Store(&admin{Names: []string{"lb1.example.net"}})
 	s.secrets.Store(&secrets{token: sha256.Sum256([]byte("0123456789abcdef"))})
 	inner := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "in") })
 	type headers map[string]string

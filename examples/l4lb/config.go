@@ -44,7 +44,7 @@ type device struct {
 	MTU        int          `yaml:"mtu" doc:"Largest packet of the TUN interface." default:"1500"`
 	Interfaces []string     `yaml:"interfaces" doc:"For afpacket: all interfaces to clients and servers. For tun: those to NAT servers, whose answers come back through the balancer."`
 	Queues     int          `yaml:"queues" doc:"Queues of the device, with a worker each." default:"1"`
-	Addresses  []netip.Addr `yaml:"addresses" doc:"The balancer's own addresses, one of each family: the source of tunnels and of ICMP errors."`
+	Addresses  []netip.Addr `yaml:"addresses" doc:"The balancer's own addresses, one of each family: the source of tunnels and of ICMP errors. They can change while running."`
 }
 
 type deviceType uint8

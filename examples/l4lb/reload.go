@@ -60,10 +60,6 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 			return nil, nil, fmt.Errorf("state.file: %w", err)
 		}
 	}
-	secrets, err := in.admin.readSecrets()
-	if err != nil {
-		return nil, nil, err
-	}
 	if err := c.preflightVIPs(); err != nil {
 		return nil, nil, err
 	}
@@ -80,6 +76,16 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 	table, err := c.compile(next, in.pools, wish)
 	if err != nil {
 		return nil, nil, err
+	}
+	var entry *doors
+	if c.Admin.Listen.IsValid() || len(conf.Diff(old.Admin, c.Admin)) > 0 { // its secrets are read anew
+		steps = append(steps, conf.Step{Name: "the admin interface", Do: func() (err error) {
+			entry, err = in.admin.prepare(old.Admin, c.Admin)
+			return err
+		}, Undo: func() error {
+			in.admin.forget(entry)
+			return nil
+		}})
 	}
 	more, less := in.capacity(old, c)
 	steps = append(steps, more...)
@@ -145,7 +151,9 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 	}
 	return append(steps, less...), func() {
 		in.conf, in.pools, in.table, in.wishes, in.exporting = c, next, table, wish, now
-		in.admin.secrets.Store(secrets)
+		if entry != nil {
+			in.admin.become(entry)
+		}
 		if was != now {
 			was.close()
 		}
@@ -159,7 +167,7 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 }
 
 // capacity is the way to another number of sessions and of clients remembered, which takes memory where there are to be more, and to what happens
-// to foreign packets and pings.
+// to foreign packets and pings, and to other addresses of the balancer's own.
 func (in *instance) capacity(old, c *config) (more, less []conf.Step) {
 	step := func(name string, set func(c *config) error) conf.Step {
 		return conf.Step{Name: name, Do: func() error { return set(c) }, Undo: func() error { return set(old) }}
@@ -184,6 +192,22 @@ func (in *instance) capacity(old, c *config) (more, less []conf.Step) {
 		case is < was:
 			less = append(less, change)
 		}
+	}
+	if !slices.Equal(c.Device.Addresses, old.Device.Addresses) {
+		// A family that is new comes before what needs it, and one that goes leaves after that.
+		both := conf.Families(c.Device.Addresses, old.Device.Addresses)
+		set := func(addrs, before []netip.Addr) conf.Step {
+			do := func(addrs []netip.Addr) func() error {
+				return func() error {
+					if err := in.plane.SetAddrs(addrs...); err != nil {
+						return fmt.Errorf("device.addresses: %w", err)
+					}
+					return nil
+				}
+			}
+			return conf.Step{Name: "the balancer's addresses", Do: do(addrs), Undo: do(before)}
+		}
+		more, less = append(more, set(both, old.Device.Addresses)), append(less, set(c.Device.Addresses, both))
 	}
 	if c.Foreign != old.Foreign || c.PingNodes != old.PingNodes {
 		less = append(less, step("foreign packets and pings", func(c *config) error {
@@ -227,9 +251,11 @@ func remedy(c *config) string {
 	return "restart for that; with state.file, which is empty, sessions would outlive it"
 }
 
-// fixed is the part of the configuration that cannot change while running.
+// fixed is the part of the configuration that cannot change while running: what the device is made of.
 func (c *config) fixed() config {
-	return config{Device: c.Device, Admin: c.Admin}
+	d := c.Device
+	d.Addresses = nil
+	return config{Device: d}
 }
 
 // union returns what is in a or b.
