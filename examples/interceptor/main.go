@@ -65,7 +65,7 @@ func main() {
 
 // run returns the exit status.
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
-	o := options{packets: 4, every: 3 * time.Second, firstAnswer: 300 * time.Millisecond, patience: 2 * time.Minute}
+	o := options{packets: 4, every: 3 * time.Second, firstAnswer: 300 * time.Millisecond, probeTimeout: 500 * time.Millisecond, patience: 2 * time.Minute}
 	f := flag.NewFlagSet("interceptor", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	asJSON := f.Bool("json", false, "")

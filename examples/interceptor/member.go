@@ -17,10 +17,7 @@ import (
 	"github.com/lbprim/lbprim/steering/path"
 )
 
-const (
-	probeEvery   = 200 * time.Millisecond
-	probeTimeout = 500 * time.Millisecond
-)
+const probeEvery = 200 * time.Millisecond
 
 // member is a balancer of the cluster: the library's packages put together as a program of yours would.
 type member struct {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lbprim/lbprim/examples/internal/lab"
 	"github.com/lbprim/lbprim/steering"
@@ -53,6 +54,8 @@ type site struct {
 	up      [gateways]atomic.Bool // whether a gateway forwards
 	ledger  *ledger
 	wg      sync.WaitGroup
+
+	probeTimeout time.Duration
 }
 
 // rules is the configuration of interception that all members share.
@@ -81,7 +84,7 @@ func paths(s *site) *path.Config {
 		Local:   "here",
 		Sites:   []path.Site{{Name: "here"}, {Name: "there", Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8:2::/48")}}},
 		Rules:   []path.Rule{{Name: "there", Match: path.Match{DstSite: "there"}, Uplinks: uplinks[:]}},
-		Probing: path.Probing{Interval: probeEvery, Idle: probeEvery, Timeout: probeTimeout, Losses: 3},
+		Probing: path.Probing{Interval: probeEvery, Idle: probeEvery, Timeout: s.probeTimeout, Losses: 3},
 	}
 	for i := range gateways {
 		c.Sites[0].Uplinks = append(c.Sites[0].Uplinks, path.Uplink{Name: uplinks[i], Gateway: s.hosts[hostGate+i].Addr})

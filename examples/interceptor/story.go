@@ -98,7 +98,9 @@ type options struct {
 	packets     int           // of each flow in each phase
 	every       time.Duration // least length of an act
 	firstAnswer time.Duration // of a flow
-	patience    time.Duration // for everything
+	// probeTimeout is for how long a probe of a path is waited for: three in a row take its uplink out.
+	probeTimeout time.Duration
+	patience     time.Duration // for everything
 }
 
 // story is the site, what is done to it, and what is shown of it.
@@ -118,7 +120,7 @@ type story struct {
 // tell plays the story, and returns what was found of it.
 func tell(ctx context.Context, o options, show display) (r *report, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &story{site: &site{ledger: newLedger()}, opt: o, show: show, begun: time.Now()}
+	s := &story{site: &site{ledger: newLedger(), probeTimeout: o.probeTimeout}, opt: o, show: show, begun: time.Now()}
 	var close func() error
 	if o.loopback {
 		s.hosts, close = lab.Loopback(hosts), func() error { return nil }

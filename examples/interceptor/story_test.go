@@ -12,9 +12,10 @@ import (
 	"github.com/lbprim/lbprim/internal/testenv"
 )
 
-// CI machines are slow, and everything waits for conditions: the time is only what makes a failure end.
+// CI machines are slow, and everything waits for conditions: the time is only what makes a failure end. Three probes that are late are no uplink's
+// failure.
 func patient(o options) options {
-	o.packets, o.firstAnswer, o.patience = 2, time.Second, 3*time.Minute
+	o.packets, o.firstAnswer, o.probeTimeout, o.patience = 2, time.Second, 2*time.Second, 3*time.Minute
 	return o
 }
 
