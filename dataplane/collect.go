@@ -235,7 +235,7 @@ func (w *Worker) limitMSS(rec *record, seg *splice.Segment, v6 bool) {
 	if seg.Flags&splice.SYN == 0 {
 		return
 	}
-	if limit := w.snap.ways[rec.way].limit(v6, &rec.node); limit != 0 {
+	if limit := w.way(rec.way).limit(v6, &rec.node); limit != 0 {
 		seg.Options.MSS = min(seg.Options.MSS, limit)
 	}
 	if !w.link.Ethernet {

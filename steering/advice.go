@@ -1,6 +1,12 @@
 package steering
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
 
 // Advice is what the running system asks for a node beyond up and down: its agent, its health check's administrator, the slow start of a
 // server. It narrows what is configured of the node and never widens it but for the weight. The zero Advice asks for nothing. It is a plain
@@ -36,15 +42,39 @@ func (p *Pool) Advise(id NodeID, a Advice) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
+	p.adviseAll(map[NodeID]Advice{id: a})
+	return nil
+}
+
+// AdviseAll is Advise for many nodes at once, which takes hardly longer than for one. If any advice is not valid, nothing changes; the error joins all faults.
+func (p *Pool) AdviseAll(advice map[NodeID]Advice) error {
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(advice)) {
+		if err := advice[id].Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("node %d: %w", id, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	p.adviseAll(advice)
+	return nil
+}
+
+func (p *Pool) adviseAll(advice map[NodeID]Advice) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if h := p.handle(id); h != nil && h.advice != a {
-		now := p.now()
-		h.advice = a
-		p.enabled(h, now)
+	now, changed := p.now(), false
+	for id, a := range advice {
+		if h := p.handle(id); h != nil && h.advice != a {
+			h.advice = a
+			p.enabled(h, now)
+			changed = true
+		}
+	}
+	if changed {
 		p.publish(now)
 	}
-	return nil
 }
 
 // enabled begins the slow start of a node that is enabled again, whatever came in between. p.mu is held.

@@ -14,9 +14,33 @@ func (p *Pool) SetUpAt(now time.Time, id NodeID, up bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ahead = time.Until(now)
+	if p.setUp(now, id, up) {
+		p.publish(now)
+	}
+}
+
+// SetUpAll is SetUp for many nodes at once, which takes hardly longer than for one: a pool works out anew who gets what after each call.
+func (p *Pool) SetUpAll(up map[NodeID]bool) { p.SetUpAllAt(time.Now(), up) }
+
+// SetUpAllAt is SetUpAll at a given time.
+func (p *Pool) SetUpAllAt(now time.Time, up map[NodeID]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ahead = time.Until(now)
+	changed := false
+	for id, up := range up {
+		changed = p.setUp(now, id, up) || changed
+	}
+	if changed {
+		p.publish(now)
+	}
+}
+
+// setUp reports whether the health of a node has changed. p.mu is held.
+func (p *Pool) setUp(now time.Time, id NodeID, up bool) (changed bool) {
 	h := p.handle(id)
 	if h == nil || h.up == up {
-		return
+		return false
 	}
 	h.up = up
 	h.recovered, h.warm = time.Time{}, time.Time{}
@@ -28,7 +52,7 @@ func (p *Pool) SetUpAt(now time.Time, id NodeID, up bool) {
 		}
 	}
 	h.wasUp = h.wasUp || up
-	p.publish(now)
+	return true
 }
 
 // now is the time by the clock of whoever calls SetUpAt and Step. p.mu is held.
