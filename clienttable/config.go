@@ -83,6 +83,9 @@ func (l *Layout) UnmarshalText(text []byte) error { return layoutNames.Parse(l, 
 
 // Config configures a [Table]. A nil Config, and every zero field, takes the
 // default. New keeps a copy.
+//
+// MaxEntries can change while the table is in use. The rest stays, as entries are
+// stored by it; each can have a life of its own, and SetTTL and SetLife change that.
 type Config[K comparable, V any] struct {
 	// MaxEntries is the bound, and fixes the memory: about 1.09 × (key + value + 9
 	// bytes) per entry, 8 bytes more with an Owner. Default 1,048,576; at most 2^30.

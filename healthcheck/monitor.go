@@ -17,7 +17,8 @@ var ErrRunning = errors.New("healthcheck: monitor is running")
 var ErrUnknownCheck = errors.New("healthcheck: unknown check")
 
 // Config configures a [Monitor]. A nil Config, and every zero field, takes the
-// default.
+// default. It stays for the life of the Monitor: what is probed, and how, is in the
+// checks, which [Monitor.Set] and its neighbours change while it runs.
 type Config struct {
 	// OnTransition, if not nil, is called for each change of state, one call at a
 	// time and in order. It may call the Monitor's methods. While it blocks,

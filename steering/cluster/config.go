@@ -35,6 +35,9 @@ type Peer struct {
 }
 
 // Config configures a [Cluster]. It is plain data; New keeps a copy.
+//
+// [Cluster.SetSettings] changes Settings and Advisory while it runs, and [Cluster.Follow] adds to Replicas. The rest is what the members know each other by, and stays for
+// the life of a Cluster: it changes as one member after another makes another one. Keys tell how theirs do.
 type Config struct {
 	// Name of the cluster, 1 to 64 bytes. Required.
 	Name string
