@@ -125,9 +125,16 @@ func (o *owners) forget(in *atomic.Pointer[goneSet], epoch uint64) {
 // tree, as owner numbers lie close together.
 type goneSet [1 << 10]atomic.Pointer[goneMid]
 
+// A part without notes is given up, or a table that always has some would keep one for all owners there have ever been.
 type (
-	goneMid  [1 << 11]atomic.Pointer[goneLeaf]
-	goneLeaf [1 << 11]atomic.Uint64
+	goneMid struct {
+		parts [1 << 11]atomic.Pointer[goneLeaf]
+		n     int // of parts; the owners' lock guards it
+	}
+	goneLeaf struct {
+		notes [1 << 11]atomic.Uint64
+		n     int // that are not 0; the owners' lock guards it
+	}
 )
 
 // has reports whether an entry of owner, born in an epoch, is gone.
@@ -136,8 +143,8 @@ func (g *goneSet) has(owner uint32, birth uint64) bool {
 	if mid == nil {
 		return false
 	}
-	leaf := mid[owner>>11&(1<<11-1)].Load()
-	return leaf != nil && birth < leaf[owner&(1<<11-1)].Load()
+	leaf := mid.parts[owner>>11&(1<<11-1)].Load()
+	return leaf != nil && birth < leaf.notes[owner&(1<<11-1)].Load()
 }
 
 // set is called with the owners' lock held.
@@ -147,19 +154,34 @@ func (g *goneSet) set(owner uint32, epoch uint64) {
 		mid = new(goneMid)
 		g[owner>>22].Store(mid)
 	}
-	leaf := mid[owner>>11&(1<<11-1)].Load()
+	at := &mid.parts[owner>>11&(1<<11-1)]
+	leaf := at.Load()
 	if leaf == nil {
 		leaf = new(goneLeaf)
-		mid[owner>>11&(1<<11-1)].Store(leaf)
+		at.Store(leaf)
+		mid.n++
 	}
-	leaf[owner&(1<<11-1)].Store(epoch)
+	if leaf.notes[owner&(1<<11-1)].Swap(epoch) == 0 {
+		leaf.n++
+	}
 }
 
-// unset drops a note, unless a later one has taken its place.
+// unset drops a note, unless a later one has taken its place. It is called with the owners' lock held.
 func (g *goneSet) unset(owner uint32, epoch uint64) {
-	if mid := g[owner>>22].Load(); mid != nil {
-		if leaf := mid[owner>>11&(1<<11-1)].Load(); leaf != nil {
-			leaf[owner&(1<<11-1)].CompareAndSwap(epoch, 0)
-		}
+	mid := g[owner>>22].Load()
+	if mid == nil {
+		return
+	}
+	at := &mid.parts[owner>>11&(1<<11-1)]
+	leaf := at.Load()
+	if leaf == nil || !leaf.notes[owner&(1<<11-1)].CompareAndSwap(epoch, 0) {
+		return
+	}
+	if leaf.n--; leaf.n > 0 {
+		return
+	}
+	at.Store(nil)
+	if mid.n--; mid.n == 0 {
+		g[owner>>22].Store(nil)
 	}
 }
