@@ -165,8 +165,8 @@ func (w *Worker) untranslatable(pk *packet, direct bool) bool {
 		w.drop(pk, SourceRouted)
 	case m&wire.Authentic != 0 && !direct:
 		w.drop(pk, Authentic)
-	case m&wire.NoSum != 0 && pk.v.Version == 6 && !pk.partial:
-		w.drop(pk, ZeroChecksum) // RFC 8200 section 8.1
+	case m&wire.NoSum != 0 && (pk.v.Version == 6 || pk.v.Proto == wire.ProtoUDPLite) && !pk.partial:
+		w.drop(pk, ZeroChecksum) // RFC 8200 section 8.1, RFC 3828 section 3.1
 	default:
 		return false
 	}

@@ -23,7 +23,7 @@ const (
 	BadFrame     // Ethernet header cut, or too many VLAN tags
 	BadChecksum  // wrong transport checksum of a packet that would be answered
 	BadSource    // to a virtual address, from itself or from what is no address of a host
-	ZeroChecksum // UDP over IPv6 without a checksum
+	ZeroChecksum // UDP over IPv6, or UDP-Lite, without a checksum
 	SourceRouted // IPv6 routing header with segments left, or home address: cannot be translated
 	Authentic    // authentication header, which covers the addresses: must not be translated
 	OddOffload   // partial checksum or segmentation that does not fit the packet

@@ -202,7 +202,7 @@ func (v *View) EchoFragment(b []byte) {
 }
 
 // BuildProbe returns the first packet of a flow: a TCP SYN, an ICMP echo request with the
-// source port as its identifier, a UDP datagram or an SCTP INIT without data, or eight zeros of any other
+// source port as its identifier, a UDP or UDP-Lite datagram, an SCTP INIT or a DCCP request without data, or eight zeros of any other
 // protocol.
 func BuildProbe(proto uint8, src, dst End, v4 bool) []byte {
 	return AppendProbe(nil, proto, src, dst, v4)
@@ -221,6 +221,8 @@ func AppendProbe(into []byte, proto uint8, src, dst End, v4 bool) []byte {
 		size = tcpLen
 	case ProtoSCTP:
 		size = 12
+	case ProtoDCCP:
+		size = 20
 	}
 	at := len(into)
 	into = slices.Grow(into, h+size)[:at+h+size]
@@ -229,7 +231,7 @@ func AppendProbe(into []byte, proto uint8, src, dst End, v4 bool) []byte {
 	PutHeader(b, src.field(&v), dst.field(&v), proto, replyTTL, 0, len(b))
 	t := b[h:]
 	switch proto {
-	case ProtoTCP, ProtoUDP, ProtoSCTP:
+	case ProtoTCP, ProtoUDP, ProtoSCTP, ProtoUDPLite, ProtoDCCP:
 		binary.BigEndian.PutUint16(t, src.Port)
 		binary.BigEndian.PutUint16(t[2:], dst.Port)
 	}
@@ -238,6 +240,8 @@ func AppendProbe(into []byte, proto uint8, src, dst End, v4 bool) []byte {
 		t[12], t[13] = 5<<4, SYN
 	case ProtoUDP:
 		t[5] = 8
+	case ProtoDCCP:
+		t[4], t[8] = 20/4, 1 // long sequence numbers
 	case ProtoICMP:
 		t[0] = ICMPEcho
 		binary.BigEndian.PutUint16(t[4:], src.Port)
@@ -245,7 +249,7 @@ func AppendProbe(into []byte, proto uint8, src, dst End, v4 bool) []byte {
 		t[0] = ICMPv6Echo
 		binary.BigEndian.PutUint16(t[4:], src.Port)
 	}
-	if proto == ProtoUDP { // not none
+	if proto == ProtoUDP || proto == ProtoUDPLite { // not none
 		t[6] = 1
 	}
 	if Parse(b, &v) == OK && v.SumOff != 0 {

@@ -8,6 +8,7 @@ const (
 	ProtoTCP      = 6
 	ProtoUDP      = 17
 	ProtoIPv6     = 41
+	ProtoDCCP     = 33
 	ProtoRouting  = 43
 	ProtoFragment = 44
 	ProtoGRE      = 47
@@ -16,6 +17,7 @@ const (
 	ProtoNoNext   = 59
 	ProtoDestOpts = 60
 	ProtoSCTP     = 132
+	ProtoUDPLite  = 136
 )
 
 // TCP flags.

@@ -73,7 +73,7 @@ func (v *View) fixTransport(b []byte, addr, all Diff, partial bool) {
 	h := b[v.SumOff : v.SumOff+2]
 	sum := binary.BigEndian.Uint16(h)
 	switch v.Proto {
-	case ProtoUDP:
+	case ProtoUDP, ProtoUDPLite:
 		switch {
 		case partial:
 			sum = addr.ApplyPartial(sum)
@@ -245,20 +245,36 @@ func (v *View) TransportSum(b []byte) (sum uint16, ok bool) {
 	if v.Proto != ProtoICMP {
 		s = PseudoSum(v.FinalSrc(b), v.FinalDst(b), v.Proto, len(t))
 	}
+	t = t[:v.covered(t)]
 	at := v.SumOff - v.L4 // even
 	s = s.AddBytes(t[:at]).AddBytes(t[at+2:])
 	sum = s.Checksum()
-	if v.Proto == ProtoUDP && sum == 0 {
+	if (v.Proto == ProtoUDP || v.Proto == ProtoUDPLite) && sum == 0 {
 		sum = 0xffff
 	}
 	return sum, true
+}
+
+// covered returns how many bytes of a transport packet the checksum covers, beside the pseudo-header, which has the length of all.
+func (v *View) covered(t []byte) int {
+	switch v.Proto {
+	case ProtoUDPLite: // RFC 3828 section 3.1
+		if n := int(binary.BigEndian.Uint16(t[4:])); n >= 8 {
+			return min(n, len(t))
+		}
+	case ProtoDCCP: // RFC 4340 section 9.2: all, or words of the payload
+		if n := int(t[5] & 15); n > 0 {
+			return min(int(v.Payload-v.L4)+4*(n-1), len(t))
+		}
+	}
+	return len(t)
 }
 
 // SumOK reports whether the transport checksum of a whole packet is right. Packets
 // without one are right.
 func (v *View) SumOK(b []byte) bool {
 	want, ok := v.TransportSum(b)
-	if !ok || v.Mark&NoSum != 0 && v.Version == 4 {
+	if !ok || v.Mark&NoSum != 0 && v.Version == 4 && v.Proto == ProtoUDP {
 		return true
 	}
 	have := binary.BigEndian.Uint16(b[v.SumOff:])

@@ -17,7 +17,7 @@ const (
 	ICMPError                   // ICMP or ICMPv6 error, which quotes a packet
 	EchoAsk                     // echo request; SrcPort is its identifier, DstPort zero
 	EchoAnswer                  // echo reply; DstPort is its identifier, SrcPort zero
-	NoSum                       // UDP without a checksum
+	NoSum                       // UDP or UDP-Lite without a checksum
 	Cut                         // quoted packet that goes on beyond the quotation
 )
 
@@ -34,7 +34,7 @@ type View struct {
 	addrLen  uint8
 	Mark     Mark
 
-	SrcPort, DstPort uint16 // TCP, UDP, SCTP; see EchoAsk for ICMP
+	SrcPort, DstPort uint16 // TCP, UDP, SCTP, UDP-Lite, DCCP; see EchoAsk for ICMP
 
 	L4      uint32 // the upper-layer header; for a later fragment its payload
 	Payload uint32 // behind the upper-layer header
@@ -389,6 +389,40 @@ func (v *View) upper(b []byte, quoted bool) Status {
 		if t[6]|t[7] == 0 {
 			v.Mark |= NoSum
 		}
+	case ProtoUDPLite:
+		if n < 8 {
+			return bad
+		}
+		// RFC 3828 section 3.1: the checksum covers all, or the header at least.
+		if c := uint32(binary.BigEndian.Uint16(t[4:])); !quoted && c != 0 && (c < 8 || c > n && v.Mark&Fragment == 0) {
+			return BadTransport
+		}
+		v.SrcPort, v.DstPort = binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:])
+		v.SumOff, v.Payload = at+6, at+8
+		v.Mark |= Ports
+		if t[6]|t[7] == 0 {
+			v.Mark |= NoSum
+		}
+	case ProtoDCCP:
+		if n < 12 && (!quoted || n < 8) {
+			return bad
+		}
+		hlen := n
+		if n >= 12 {
+			// RFC 4340 section 5.1: 12 bytes, or 16 with sequence numbers of 48 bits.
+			if hlen = uint32(t[4]) * 4; hlen < 12+4*uint32(t[8]&1) {
+				return BadTransport
+			}
+			if hlen > n {
+				if !quoted && v.Mark&Fragment == 0 {
+					return BadTransport
+				}
+				hlen = n
+			}
+		}
+		v.SrcPort, v.DstPort = binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:])
+		v.SumOff, v.Payload = at+6, at+hlen
+		v.Mark |= Ports
 	case ProtoSCTP:
 		if n < 12 && (!quoted || n < 8) {
 			return bad
