@@ -115,9 +115,13 @@ func (w *Worker) count(r ref, rec *record, n int) (packets uint64) {
 
 // clamp lowers the MSS of a SYN or SYN-ACK to what fits the way to the nodes.
 func (w *Worker) clamp(pk *packet, rec *record) {
-	mss := w.way(rec.way).limit(pk.v.Version == 6, &rec.node)
+	y := w.way(rec.way)
+	mss := y.limit(pk.v.Version == 6, &rec.node)
 	if mss == 0 {
 		return
+	}
+	if y.forward == Tunnelled {
+		mss -= uint16(y.mtu - w.pathMTU(y, addrPort(&rec.node).Addr()))
 	}
 	switch pk.v.ClampMSS(pk.ip, mss, pk.partial) {
 	case wire.MSSLowered:

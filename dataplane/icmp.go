@@ -36,6 +36,9 @@ func (w *Worker) icmpError(pk *packet) {
 		w.icmpForeign(pk, BadQuote)
 		return
 	}
+	if w.tooBigForTunnel(pk, quote, &q) {
+		return
+	}
 	key := flowOf(quote, &q).Reverse()
 	r, ok := w.p.sessions().PeekAt(w.now, key) // an error keeps no session alive
 	var rec *record

@@ -54,6 +54,7 @@ type Plane struct {
 	spreadOver atomic.Uint32        // the number of workers that clients are spread over
 
 	errors  limiter
+	paths   paths
 	ident   atomic.Uint32 // of the last outer packet that may be in fragments
 	pending pending
 	asks    asks
@@ -404,6 +405,7 @@ func (p *Plane) Step(now time.Time) (more bool) {
 	for _, k := range p.fragments.takeOver() {
 		p.withdraw(k)
 	}
+	p.paths.step(p.nanos(now))
 	p.stepPools(now)
 	p.stepPassive(now)
 	p.watchSYNs(now)

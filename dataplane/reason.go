@@ -100,7 +100,7 @@ const (
 	// Answered packets were answered by the Plane itself: by a reset, an echo reply or an
 	// ICMP error.
 	Answered
-	// Held packets wait for another one, as fragments do that came before the first.
+	// Held packets wait for another one, as fragments do that came before the first, or were for the Plane itself.
 	Held
 )
 

@@ -39,7 +39,8 @@ type Service struct {
 	// MTU is the largest packet that the way to the nodes takes. Where it is set, and with
 	// Tunnelled, the MSS of connections is lowered to what fits, and senders of larger packets are told, or these sent in
 	// fragments. Set it where that way is narrower than that of the clients, on TUN above all: there the host tells senders of
-	// nodes' addresses, which they do not know. 576 to 65535. Default with Tunnelled 1500, else none.
+	// nodes' addresses, which they do not know. With Tunnelled, a router on the way that takes less is believed for ten minutes, if its
+	// errors, which go to one of Config.Addrs, pass the Plane. 576 to 65535. Default with Tunnelled 1500, else none.
 	MTU int
 
 	// Ageing says for how long sessions are remembered. Default: idle for a minute, 5 s until a TCP

@@ -86,6 +86,8 @@ type snapshot struct {
 	senders  map[netip.Addr]*node
 	channels map[uint32]path.Channel
 	labels   func() map[uint32][]farmLabel // computed when they are asked for
+	// nodeAddrs are where nodes are, computed when they are asked for.
+	nodeAddrs func() map[netip.Addr]bool
 }
 
 // answer is a set of packets that a node sends only within sessions.
@@ -357,6 +359,7 @@ func (p *Plane) publish(next *snapshot, pools []*pool) error {
 		}
 	}
 	p.pools = pools
+	next.nodeAddrs = sync.OnceValue(func() map[netip.Addr]bool { return addrsOf(next.nodes) })
 	p.snap.Store(next)
 	return nil
 }

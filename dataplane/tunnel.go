@@ -155,7 +155,7 @@ func (w *Worker) encapsulated(pk *packet, y *way, to *wire.End) bool {
 		w.drop(pk, NoRoute)
 		return false
 	}
-	t := tunnelled{way: y, over: y.wire.Overhead(node.Is6()), outer6: node.Is6(), local: endOf(netip.AddrPortFrom(src, 0)), node: *to}
+	t := tunnelled{way: y, mtu: w.pathMTU(y, node), over: y.wire.Overhead(node.Is6()), outer6: node.Is6(), local: endOf(netip.AddrPortFrom(src, 0)), node: *to}
 	t.sport = 49152 + uint16(pk.key.Hash(w.p.cfg.Seed)>>50)
 	if w.tr != nil {
 		w.tr.step("tunnel", "%v to %v, %d bytes of headers", &y.tunnel, node, t.over)
@@ -168,8 +168,13 @@ func (w *Worker) encapsulated(pk *packet, y *way, to *wire.End) bool {
 		w.drop(pk, TooBig) // there is no such packet, not even in fragments
 		return false
 	}
-	if segment+t.over > y.mtu {
-		w.tellTooBig(pk, y.mtu-t.over)
+	t.loose = t.mtu < y.mtu && t.mtu == minMTU4
+	if segment+t.over > t.mtu {
+		w.tellTooBig(pk, t.mtu-t.over)
+		if size > 0 && pk.v.Proto == wire.ProtoTCP && t.mtu < y.mtu {
+			segment = t.mtu - t.over // a stream may as well be cut elsewhere than its sender thought
+			size = segment - int(pk.v.Payload)
+		}
 	}
 	n := pk.v.Segments(size)
 	for i := range n {
@@ -197,6 +202,8 @@ const maxSegments = 1400
 // tunnelled is what the packets of one super-packet have in common.
 type tunnelled struct {
 	*way
+	mtu         int  // of the way as it is now
+	loose       bool // routers on it take less than they should, and may break packets into fragments
 	over        int
 	outer6      bool
 	local, node wire.End
@@ -213,7 +220,7 @@ func (w *Worker) encapsulate(pk *packet, t *tunnelled, buf []byte, h int) bool {
 		at = 0
 	}
 	fits := len(outer) <= t.mtu
-	df, ident := fits && pk.v.DontFragment(pk.ip), uint32(0)
+	df, ident := fits && !t.loose && pk.v.DontFragment(pk.ip), uint32(0)
 	if !df { // workers share the addresses, and so the identifications
 		ident = w.p.ident.Add(1)
 	}

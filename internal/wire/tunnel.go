@@ -105,6 +105,26 @@ func (t *Tunnel) Put(b []byte, src, dst []byte, inner6 bool, tos uint8, sport ui
 	}
 }
 
+// Quoted reports whether a packet that an ICMP error quotes, of at least 8 bytes behind the IP header, may be one of the tunnel.
+func (t *Tunnel) Quoted(b []byte, v *View) bool {
+	x := b[v.L4:v.End]
+	if len(x) < 8 {
+		return false
+	}
+	switch t.Kind {
+	case GRE:
+		flags := uint16(0)
+		if t.HasKey {
+			flags = 0x2000
+		}
+		return v.Proto == ProtoGRE && binary.BigEndian.Uint16(x) == flags && (!t.HasKey || binary.BigEndian.Uint32(x[4:]) == t.Key)
+	case GUE, VXLAN:
+		return v.Proto == ProtoUDP && v.DstPort == t.Port
+	default:
+		return v.Proto == ProtoIPv4 || v.Proto == ProtoIPv6
+	}
+}
+
 // FragmentLen returns how many payload bytes the fragments of a packet carry if none may be
 // longer than mtu: a multiple of 8, or 0 if mtu is too small.
 func FragmentLen(v6 bool, mtu int) int {
