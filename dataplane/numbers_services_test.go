@@ -76,7 +76,7 @@ func TestServicesComeAndGo(t *testing.T) {
 		long := ap(fam.client, 40000)
 		node := p.open(long)
 		p.forwarded(tcp(long, ap(fam.vip, 80), "A", 101, 501, "x"), long, node)
-		packets := uint64(p.traffic("web").In.Packets)
+		packets := p.traffic("web").In.Packets
 		var heap uint64
 		for i := range reloads {
 			name := fmt.Sprint("release ", i)
@@ -342,7 +342,7 @@ func TestReplicasOfFormerNumbers(t *testing.T) {
 		for a.Step(a.now) {
 		}
 		a.leave(web)
-		for range 2 * leastGone { // until it is had again
+		for range len(a.snap.Load().spare.services) { // until it is had again
 			put(a, fmt.Sprint("new ", a.now))
 			if got, _ := a.numberOf(fmt.Sprint("new ", a.now)); got == no {
 				break
