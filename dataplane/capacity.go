@@ -101,11 +101,9 @@ func (p *Plane) SetMaxAssociations(n int) error {
 func (p *Plane) MaxAssociations() int { return int(p.capacity.maxAssociations.Load()) }
 
 func (p *Plane) setCapacity(field string, n, fallback int, is *atomic.Int64, set func(now time.Time, n int) error) error {
-	switch {
-	case n == 0:
-		n = fallback
-	case n < 0 || n > mostEntries:
-		return invalid(field, n, fmt.Sprintf("1 to %d, or 0 for %d", mostEntries, fallback))
+	n, err := limit(field, n, fallback)
+	if err != nil {
+		return err
 	}
 	p.capacity.mu.Lock()
 	defer p.capacity.mu.Unlock()
@@ -113,8 +111,7 @@ func (p *Plane) setCapacity(field string, n, fallback int, is *atomic.Int64, set
 		return fmt.Errorf("dataplane: %s = %d: %w", field, n, clienttable.ErrClosed)
 	}
 	now, was := time.Now(), is.Swap(int64(n))
-	err := set(now, n)
-	if err == nil {
+	if err = set(now, n); err == nil {
 		return nil
 	}
 	is.Store(was)

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -283,21 +282,7 @@ func TestCapacityUnderLoad(t *testing.T) {
 		const sessions, packets = 500, 6000
 		p := newTeamed(t, fam, func(c *Config, _ *Service) { c.MaxSessions, c.MaxAssociations, c.Workers = sessions+64, sessions, 2 })
 		vip := ap(fam.vip, 80)
-		var got atomic.Uint32
-		done := make(chan string, 1)
-		go func() {
-			node := map[netip.AddrPort]netip.AddrPort{}
-			for range packets {
-				f, _ := parseFlow(p.outs[0].receive())
-				if was := node[f.Src]; was.IsValid() && was != f.Dst {
-					done <- fmt.Sprintf("%v > %v, which was %v before", f.Src, f.Dst, was)
-					return
-				}
-				node[f.Src] = f.Dst
-				got.Add(1)
-			}
-			done <- ""
-		}()
+		got, done := p.stay(packets)
 		resized, begun := make(chan int, 1), make(chan struct{})
 		stop := make(chan struct{})
 		go func() {

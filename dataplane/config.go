@@ -200,12 +200,12 @@ func (cfg *Config) withDefaults() (Config, error) {
 		fallback int
 	}{{"MaxSessions", &c.MaxSessions, DefaultMaxSessions}, {"MaxAssociations", &c.MaxAssociations, DefaultMaxAssociations},
 		{"AccelerateAfter", &c.AccelerateAfter, DefaultAccelerateAfter}, {"MaxHeld", &c.MaxHeld, DefaultMaxHeld}, {"SYNAlarm", &c.SYNAlarm, DefaultSYNAlarm}} {
-		switch {
-		case *n.value == 0:
-			*n.value = n.fallback
-		case *n.value < 0 || *n.value > mostEntries:
-			errs = append(errs, invalid("Config."+n.name, *n.value, fmt.Sprintf("1 to %d, or 0 for %d", mostEntries, n.fallback)))
+		v, err := limit("Config."+n.name, *n.value, n.fallback)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
+		*n.value = v
 	}
 	if c.AssociationChanges < 0 || c.AssociationChanges > mostEntries {
 		errs = append(errs, invalid("Config.AssociationChanges", c.AssociationChanges, fmt.Sprintf("0 to %d", mostEntries)))

@@ -1,9 +1,7 @@
 package dataplane
 
 import (
-	"fmt"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -293,21 +291,7 @@ func TestSettingsUnderLoad(t *testing.T) {
 		case <-time.After(30 * time.Second):
 			t.Fatal("nothing is set")
 		}
-		var got atomic.Uint32
-		done := make(chan string, 1)
-		go func() {
-			node := map[netip.AddrPort]netip.AddrPort{}
-			for got.Load() < packets {
-				f, _ := parseFlow(p.outs[0].receive())
-				if was := node[f.Src]; was.IsValid() && was != f.Dst {
-					done <- fmt.Sprintf("%v > %v, which was %v before", f.Src, f.Dst, was)
-					return
-				}
-				node[f.Src] = f.Dst
-				got.Add(1)
-			}
-			done <- ""
-		}()
+		got, done := p.stay(packets)
 		vip := ap(fam.vip, 80)
 		for i := range uint32(packets) {
 			for deadline := time.Now().Add(30 * time.Second); i-got.Load() > 100; time.Sleep(50 * time.Microsecond) {

@@ -43,6 +43,27 @@ func newTeamed(t *testing.T, fam family, change ...func(*Config, *Service)) *tea
 	return p
 }
 
+// stay reads so many packets that come out at the first device, and counts them. done says of which the node is not the one that the client's packets before
+// went to, or that there is none.
+func (p *teamed) stay(packets int) (got *atomic.Uint32, done <-chan string) {
+	got = new(atomic.Uint32)
+	end := make(chan string, 1)
+	go func() {
+		node := map[netip.AddrPort]netip.AddrPort{}
+		for range packets {
+			f, _ := parseFlow(p.outs[0].receive())
+			if was := node[f.Src]; was.IsValid() && was != f.Dst {
+				end <- fmt.Sprintf("%v > %v, which was %v before", f.Src, f.Dst, was)
+				return
+			}
+			node[f.Src] = f.Dst
+			got.Add(1)
+		}
+		end <- ""
+	}()
+	return got, end
+}
+
 // through sends a packet by a device, and returns what comes out and the name of the worker that had it.
 func (p *teamed) through(dev int, b []byte) (out []byte, worker string) {
 	before := p.WorkerStats()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/lbprim/lbprim/examples/internal/conf"
@@ -131,27 +130,21 @@ func (in *instance) steps(c *config) (steps []conf.Step, commit func(), err erro
 // plain is the way to another number of sessions, and to other addresses of the balancer's own: what takes memory, and a family of addresses that is new, come
 // before what needs them, and what goes leaves after that.
 func (in *instance) plain(old, c *config) (more, less []conf.Step) {
-	step := func(key string, do, undo func() error) conf.Step {
-		named := func(f func() error) func() error {
-			return func() error {
-				if err := f(); err != nil {
-					return fmt.Errorf("%s: %w", key, err)
-				}
-				return nil
+	more, less = conf.OwnAddrs("source", old.Source, c.Source, in.plane.SetAddrs)
+	set := func(n int) func() error {
+		return func() error {
+			if err := in.plane.SetMaxSessions(n); err != nil {
+				return fmt.Errorf("sessions: %w", err)
 			}
+			return nil
 		}
-		return conf.Step{Name: key, Do: named(do), Undo: named(undo)}
 	}
-	sessions := func(n int) func() error { return func() error { return in.plane.SetMaxSessions(n) } }
-	source := func(a []netip.Addr) func() error { return func() error { return in.plane.SetAddrs(a...) } }
-	if was, is := old.sessions(), c.sessions(); is > was {
-		more = append(more, step("sessions", sessions(is), sessions(was)))
+	was, is := old.sessions(), c.sessions()
+	change := conf.Step{Name: "sessions", Do: set(is), Undo: set(was)}
+	if is > was {
+		more = append(more, change)
 	} else if is < was {
-		less = append(less, step("sessions", sessions(is), sessions(was)))
-	}
-	if !slices.Equal(c.Source, old.Source) {
-		both := conf.Families(c.Source, old.Source)
-		more, less = append(more, step("source", source(both), source(old.Source))), append(less, step("source", source(c.Source), source(both)))
+		less = append(less, change)
 	}
 	return more, less
 }

@@ -193,22 +193,8 @@ func (in *instance) capacity(old, c *config) (more, less []conf.Step) {
 			less = append(less, change)
 		}
 	}
-	if !slices.Equal(c.Device.Addresses, old.Device.Addresses) {
-		// A family that is new comes before what needs it, and one that goes leaves after that.
-		both := conf.Families(c.Device.Addresses, old.Device.Addresses)
-		set := func(addrs, before []netip.Addr) conf.Step {
-			do := func(addrs []netip.Addr) func() error {
-				return func() error {
-					if err := in.plane.SetAddrs(addrs...); err != nil {
-						return fmt.Errorf("device.addresses: %w", err)
-					}
-					return nil
-				}
-			}
-			return conf.Step{Name: "the balancer's addresses", Do: do(addrs), Undo: do(before)}
-		}
-		more, less = append(more, set(both, old.Device.Addresses)), append(less, set(c.Device.Addresses, both))
-	}
+	first, last := conf.OwnAddrs("device.addresses", old.Device.Addresses, c.Device.Addresses, in.plane.SetAddrs)
+	more, less = append(more, first...), append(less, last...)
 	if c.Foreign != old.Foreign || c.PingNodes != old.PingNodes {
 		less = append(less, step("foreign packets and pings", func(c *config) error {
 			in.plane.SetPingNodes(c.PingNodes)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 )
 
 // A Prefix is an address or a network, such as a virtual address. The zero Prefix is none.
@@ -22,17 +21,6 @@ func (p *Prefix) UnmarshalText(b []byte) error {
 	}
 	p.Prefix = x.Masked()
 	return nil
-}
-
-// Families returns addrs, and those of before whose family addrs has none of: what suits both.
-func Families(addrs, before []netip.Addr) []netip.Addr {
-	all := slices.Clone(addrs)
-	for _, a := range before {
-		if !slices.ContainsFunc(addrs, func(o netip.Addr) bool { return o.Unmap().Is4() == a.Unmap().Is4() }) {
-			all = append(all, a)
-		}
-	}
-	return all
 }
 
 // An Endpoint is an address with or without a port. The zero Endpoint is none.
